@@ -566,6 +566,8 @@ def device_nonsense():
                 codes.append(0)
             except bps.Error as e:
                 codes.append(e.code)
+        code, sentence = outcome(lambda: job.gpu_declare("d", "q8", 256, address))
+        assert code == -errno.EINVAL and "cannot lie in device memory" in sentence, sentence
         t = job.gpu_declare("good", "f32", 16, address)
         device.write(address, np.ones(16, np.float32))
         t.push_pull(stream=device.stream)

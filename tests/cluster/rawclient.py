@@ -13,7 +13,7 @@ from cluster import ROOT
 HELLO, WELCOME, JOB, DECLARE, DECLARED, ARENA, WHY, TEXT, FINISH, FINISHED = range(1, 11)
 ANY_RANK = 0xFFFFFFFF
 SUM, PROD, MAX = 0, 1, 2
-U8, F32, F64 = 1, 7, 8
+U8, F32, F64, Q8 = 1, 7, 8, 32
 ABI = int(re.search(r"#define LOCAL_ABI\s+(\d+)", (ROOT / "common/local/local.h").read_text())[1])
 DISTRIBUTED = 2  # a flag of the message HELLO
 DEADLINE_S = 30

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rawclient import ABI, DEADLINE_S, DECLARE, F32, Raw, body, frame, shape, text
+from rawclient import ABI, DEADLINE_S, DECLARE, F32, Q8, Raw, body, frame, shape, text
 from test_device import Rig
 
 DEVICE, DEVICE_AT = 13, 14
@@ -72,11 +72,11 @@ def memfd(n, seal=True):
     return fd
 
 
-def declare_at(raw, name, n, region, offset):
+def declare_at(raw, name, n, region, offset, dtype=F32):
     raw.send(
         DECLARE,
         struct.pack("<I", 1)
-        + body(text(name) + shape(F32, n) + struct.pack("<IQ", region, offset)),
+        + body(text(name) + shape(dtype, n) + struct.pack("<IQ", region, offset)),
     )
     return raw.declared()[0]
 
@@ -204,6 +204,8 @@ def test_counters_that_run_backwards_or_are_huge_harm_no_other_job(r):
             os.close(fd)
     for t, region in zip(out, regions):
         assert declare_at(t, "t", 1000, region, 0)[0] == 0
+        code, sentence, _ = declare_at(t, "blocks", 1000, region, 0, Q8)
+        assert code and "a tensor of type q8 cannot lie in device memory" in sentence
     for n, (ready, done) in enumerate(
         [
             (1, None),

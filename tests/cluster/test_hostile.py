@@ -27,6 +27,7 @@ from rawclient import (
     FINISH,
     FINISHED,
     MAX,
+    Q8,
     RING,
     SQ_TAIL,
     SUM,
@@ -594,6 +595,8 @@ def ring_nonsense(t, what, rng):
         t.push(7)
     elif what == "unknown operation":
         t.push(0, op=200)
+    elif what == "the largest of blocks":
+        t.push(1, op=MAX)
     elif what == "unknown flags":
         t.push(0, flags=1)
     elif what == "a round twice":
@@ -623,6 +626,7 @@ def ring_nonsense(t, what, rng):
 NONSENSE = [
     "unknown tensor",
     "unknown operation",
+    "the largest of blocks",
     "unknown flags",
     "a round twice",
     "a later round",
@@ -641,7 +645,7 @@ def test_nonsense_in_the_ring_harms_its_own_job_only(cluster):
         pair = [Raw(c.agents[0]).open(what, r, 2) for r in range(2)]
         for t in pair:
             assert t.job()[0] == 0
-            t.declare(("w", F32, 10))
+            t.declare(("w", F32, 10), ("blocks", Q8, 10))
         if ring_nonsense(pair[0], what, rng):
             assert pair[0].is_dropped(), what
         pair[0].close()
