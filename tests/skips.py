@@ -169,6 +169,7 @@ FRONTENDS = (
     ("torch/compat", "rank 0 starts the scripts", OTHER_RANKS),
     ("torch/elastic", "rank 0 starts the machines", OTHER_RANKS),
     ("torch/equality", "HSDP of 2x2 needs 4 workers", OTHER_CLUSTER),
+    ("torch/blocks", "two workers share an agent", OTHER_CLUSTER),
     ("torch/gpu", "one worker has no executor", OTHER_CLUSTER),
     ("torch/gpu", "several workers have an executor", OTHER_CLUSTER),
     ("tensorflow/lost", "for JAX alone", OTHER_LIST),
