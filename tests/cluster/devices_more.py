@@ -200,7 +200,7 @@ def segments(device, ordinal, chunks):
 
 def gpu_segments(chunks, lead, tail, n_rounds):
     """Import an expandable segment that consists of several chunks, and sum a tensor in it."""
-    job = bps.open(timeout=30)
+    job = bps.open(timeout=60)
     device = open_device(job)
     base, total = segments(device, job.local_rank, chunks)
     at, size = base + lead, total - lead - tail
