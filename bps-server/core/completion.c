@@ -159,6 +159,20 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 	}
 }
 
+uint64_t slots_check_due_cuts(struct srv_core *core)
+{
+	struct slot *slot, *next;
+
+	if (core->now_ns < core->cut_due_ns)
+		return core->cut_due_ns;
+	core->cut_due_ns = UINT64_MAX;
+	for (slot = TAILQ_FIRST(&core->cutting); slot; slot = next) {
+		next = TAILQ_NEXT(slot, cutting);
+		slot_check_complete(core, slot);
+	}
+	return core->cut_due_ns;
+}
+
 void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct seat *seat)
 {
 	struct srv_part *part = slot->part;

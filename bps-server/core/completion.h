@@ -28,6 +28,8 @@ void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct sea
 /* Complete the round if enough members have sent CONTRIB or HAVE (S4). If no member has the result,
  * the contributions are summed. Otherwise the result is requested from a member that has it. */
 void slot_check_complete(struct srv_core *core, struct slot *slot);
+/* Check the slots of core->cutting again if one of them is due. Return when the next one is due. */
+uint64_t slots_check_due_cuts(struct srv_core *core);
 /* Handle the completion of the slot's result: queue the result for the members that wait for it. */
 void slot_publish_result(struct srv_core *core, struct slot *slot);
 /* Request the result of a DONATING slot from the next member that has it. */

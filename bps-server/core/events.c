@@ -11,7 +11,6 @@
 #include "bps-server/core/owed.h"
 #include "bps-server/core/plan.h"
 #include "bps-server/core/reads.h"
-#include "bps-server/core/round_rule.h"
 #include "bps-server/core/rounds.h"
 #include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
@@ -166,7 +165,7 @@ uint64_t srv_core_run_deadlines(struct srv_core *core, uint64_t now_ns)
 	 * interval to the present time and moves the slot to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_request_donation(core, slot);
-	cut_ns = rule_backup_tick(core);
+	cut_ns = slots_check_due_cuts(core);
 	return slot && slot->donor_deadline_ns < cut_ns ? slot->donor_deadline_ns : cut_ns;
 }
 

@@ -24,12 +24,11 @@ struct round_rule {
 	/* Record that a member has the result of a round (HAVE); 0: the member has no result.
 	 * Returns false if no correct member sends this now. May complete rounds. */
 	bool (*record_result)(struct srv_core *core, struct seat *seat, uint64_t round);
-	/* Return whether the round of an OPEN slot need not wait for further members. */
+	/* Return whether the round of an OPEN slot need not wait for further members. If this
+	 * depends on the time, the rule adds the slot to core->cutting, and sets cut_due_ns to the
+	 * time of the next call. */
 	bool (*is_complete)(struct srv_core *core, struct slot *slot);
 };
 
 extern const struct round_rule rule_in_step, rule_backup;
-
-/* Complete the rounds of rule_backup whose deadline has passed. Returns the next deadline. */
-uint64_t rule_backup_tick(struct srv_core *core);
 #endif

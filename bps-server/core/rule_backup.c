@@ -131,7 +131,7 @@ static void slot_record_late_members(struct srv_core *core, struct slot *slot)
 }
 
 /* Return whether the round must be summed now. No member has its result. If the round must wait for
- * its grace time, a later call of rule_backup_tick checks the round again. */
+ * its grace time, a later call of slots_check_due_cuts checks the round again. */
 static bool slot_check_cut_deadline(struct srv_core *core, struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
@@ -199,17 +199,3 @@ const struct round_rule rule_backup = {
 	.record_result = backup_record_result,
 	.is_complete = backup_is_complete,
 };
-
-uint64_t rule_backup_tick(struct srv_core *core)
-{
-	struct slot *slot, *next;
-
-	if (core->now_ns < core->cut_due_ns)
-		return core->cut_due_ns;
-	core->cut_due_ns = UINT64_MAX;
-	for (slot = TAILQ_FIRST(&core->cutting); slot; slot = next) {
-		next = TAILQ_NEXT(slot, cutting);
-		slot_check_complete(core, slot);
-	}
-	return core->cut_due_ns;
-}
