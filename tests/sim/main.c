@@ -9,13 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
 
 #define LOG_NONE ((enum log_level)0)
-#define HANG_S   20 /* seconds of real time after which a history counts as hung */
+#define HANG_S   20 /* seconds of processor time after which a history counts as hung */
 #define JOBS_MAX 1024
 
 static const char usage[] =
@@ -47,7 +48,7 @@ static void on_signal(int sig)
 	size_t n = 5, k = 0;
 	uint64_t v = running_seed;
 	const char *why =
-		sig == SIGALRM ? " an event does not end\n" : " assertion failed or crash\n";
+		sig == SIGPROF ? " an event does not end\n" : " assertion failed or crash\n";
 
 	do
 		digits[k++] = (char)('0' + v % 10);
@@ -58,6 +59,15 @@ static void on_signal(int sig)
 	if (write(STDOUT_FILENO, text, n + strlen(why)) < 0)
 		_exit(3);
 	_exit(1);
+}
+
+/* Send SIGPROF to this process after HANG_S. Each call begins a new limit. The limit counts the
+ * processor's time, because other programs may keep this process waiting. */
+static void limit_cpu_time(void)
+{
+	const struct itimerval limit = {.it_value.tv_sec = HANG_S};
+
+	setitimer(ITIMER_PROF, &limit, NULL);
 }
 
 static double now_s(void)
@@ -172,7 +182,7 @@ static uint64_t run_range(struct sim *s, const struct sim_args *a)
 
 	for (uint64_t seed = a->first; seed <= a->last && (!n_bad || a->keeps_going); seed++) {
 		if (seed % 64 == 0 || seed == a->first)
-			alarm(HANG_S);
+			limit_cpu_time();
 		n_bad += !run_seed(s, seed);
 	}
 	return n_bad;
@@ -201,7 +211,6 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 		return run_file(s, a->file, a->keeps_going);
 	if (a->n_jobs < 2)
 		return run_range(s, a);
-	alarm(0); /* cancel the alarm of this parent process: each child sets its own */
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
@@ -273,8 +282,8 @@ int main(int argc, char **argv)
 	log_set_level(a.is_traced ? LOG_TRACE : LOG_NONE);
 	signal(SIGABRT, on_signal);
 	signal(SIGSEGV, on_signal);
-	signal(SIGALRM, on_signal);
-	alarm(HANG_S);
+	signal(SIGPROF, on_signal);
+	limit_cpu_time();
 	s->is_traced = a.is_traced;
 	s->tot = &totals;
 	n_bad = run_all(s, &a, &totals);
