@@ -233,7 +233,7 @@ def main() -> int:
             "This page compares training with gradients in blocks with training with float32.",
             "All tensors of the classifiers are sent in blocks, also the small ones, which",
             "front-ends send as they are. Adam with `sign` has no bar, see accuracy.py.",
-            "[fewer-bytes.md](../../guides/fewer-bytes.md) says which type to choose.",
+            "[fewer-bytes.md](../guides/fewer-bytes.md) says which type to choose.",
         ),
         args.build,
         f"--seeds {args.seeds} --epochs {args.epochs}",

@@ -343,8 +343,12 @@ def test_compressors_of_blocks_are_refused_where_they_cannot_work():
     x = values_of(bps.rank())
     with pytest.raises(ValueError, match="max needs the values themselves"):
         bps.allreduce(x, op=bps.Max, compression=bps.Compression.int8)
-    with pytest.raises(ValueError, match="k must be a positive number"):
-        bps.Compression.randomk(0)
+    for k in (0, -1, 1.5, True, "0.1", float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="k must be a fraction between 0 and 1"):
+            bps.Compression.randomk(k)
+    for wrong in ("int8", bps.Compression.int8.with_residual):
+        with pytest.raises(TypeError, match="is not a compressor: pass a value of Compression"):
+            bps.HookState(compression=wrong)
     some = bps.allreduce(x, op=bps.Sum, compression=bps.Compression.randomk(100))
     assert 98 <= (some != 0).sum() <= 100
     with pytest.raises(ValueError, match="needs the argument name"):

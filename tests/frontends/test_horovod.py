@@ -427,7 +427,7 @@ WRONG = [
     ({"compressor": "onebit", "momentum": "nesterov"}, NotImplementedError, "of the optimizer"),
     ({"compressor": "zip"}, NotImplementedError, "does not support the compressor 'zip'"),
     ({"compressor": "randomk"}, ValueError, "randomk needs k"),
-    ({"compressor": "randomk", "k": -1}, ValueError, "k must be a positive number"),
+    ({"compressor": "randomk", "k": -1}, ValueError, "k must be a fraction"),
     ({"compressor": "randomk", "k": 2, "ef": "x"}, NotImplementedError, "ef must be 'vanilla'"),
     ({"compressor": "randomk", "k": 2, "fp16": True}, ValueError, "exclude each other"),
     ({"ef": "vanilla"}, ValueError, "ef need the key compressor"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -245,13 +246,17 @@ class Compression:
             seed (int): determines the positions of the values, the same at all workers.
 
         Raises:
-            ValueError: k is not positive.
+            ValueError: k is neither a fraction from 0 to 1 nor a number of values.
 
         Example:
             >>> compression = bps.torch.Compression.randomk(0.05).with_residual()
         """
-        if not k > 0:
-            raise ValueError(f"randomk: k must be a positive number, not {k!r}")
+        is_number = isinstance(k, numbers.Real) and not isinstance(k, bool)
+        if not (is_number and (0 < k < 1 or (1 <= k < math.inf and k == int(k)))):
+            raise ValueError(
+                "randomk: k must be a fraction between 0 and 1, or a whole number of values, "
+                f"not {k!r}"
+            )
         name = f"RandomKCompressor({k}, {seed})"
         return type(name, (RandomKCompressor,), {"k": k, "seed": seed})
 

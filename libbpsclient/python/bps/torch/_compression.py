@@ -24,8 +24,10 @@ def gradient_coding(compression: Any) -> Coding:
         compression (Compressor): chooses the type.
 
     Raises:
+        TypeError: the object is not a compressor.
         ValueError: the compressor has its own functions, which are not called for gradients.
     """
+    coding = coding_of(compression)
     for name in own_methods(compression):
         raise ValueError(
             f"{name}() of {getattr(compression, '__name__', compression)} cannot be used for "
@@ -33,7 +35,7 @@ def gradient_coding(compression: Any) -> Coding:
             "derive a class from Compressor that sets only the attribute 'wire'; for other "
             "changes, register hooks of the parameters (Tensor.register_hook)"
         )
-    return coding_of(compression)
+    return coding
 
 
 def compress(group: Any = None, compression: str = "int8") -> None:
