@@ -129,6 +129,17 @@ def test_a_process_set_has_residuals_of_its_own():
     _sets.remove_process_set(half)
 
 
+@pytest.mark.parametrize("wire", ["q4", "randomk"])
+def test_optimizers_that_share_a_name_have_residuals_of_their_own(wire):
+    rt, coding = _core.runtime(), Coding(wire, 1 << 16, True, k=0.1)
+    for i, label in enumerate(("actor", "critic")):
+        x = step_values(20001, _core.rank(), i)
+        _arrays.reduce(rt, [x], name=f"ef.twins.{wire}", coding=coding, labels=[label])
+    state = _residuals.compression_state_dict()
+    first, second = (v for k, v in state.items() if f"ef.twins.{wire}" in k)
+    assert first.any() and second.any() and (first != second).any()
+
+
 def test_an_elastic_state_keeps_residuals():
     rt, coding = _core.runtime(), Coding("q4", 1 << 16, True)
     x, state = [step_values(20001, _core.rank(), 0)], _elastic.State(step=0)
