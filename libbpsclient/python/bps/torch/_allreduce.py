@@ -187,7 +187,7 @@ def _reduce_blocks(
     process_set: ProcessSet,
     priority: int,
 ) -> torch.Tensor:
-    """Reduce a tensor in blocks if it is large enough, and return the result."""
+    """Reduce a large tensor in blocks, and return the result."""
     tensor = tensor.detach()
     on_host = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # unknown to NumPy
     array = on_host.cpu().contiguous().numpy()
