@@ -264,7 +264,10 @@ struct srv_core {
 	const struct srv_reports *reports;
 	struct srv_config cfg;
 	struct srv_env env;
-	struct pool *sums, *staging;
+	/* sums: results and accumulators. The other two pools are the staging memory. Early
+	 * contributions wait in the pool `early` until other contributions have been added to
+	 * their sum (staging_acquire_buffer). */
+	struct pool *sums, *staging, *early;
 	TAILQ_HEAD(, srv_job) jobs;
 	TAILQ_HEAD(, srv_peer) peers;
 	TAILQ_HEAD(, srv_peer) ready;
@@ -281,9 +284,6 @@ struct srv_core {
 	bool is_pumping;
 	/* a read found no staging memory, and a running read or sum will free memory */
 	bool is_starved;
-	/* reads of some seats are postponed (is_parked) because the free staging memory is
-	 * fragmented */
-	bool is_scattered;
 };
 
 static inline enum dtype part_dtype(const struct srv_part *part)

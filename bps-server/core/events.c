@@ -43,8 +43,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->fetches);
 	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
-	core->staging = pool_new(cfg->segment_bytes, cfg->staging_bytes, env->segment, env->ctx);
-	if (!core->sums || !core->staging) {
+	if (!core->sums || staging_new(core) < 0) {
 		srv_core_free(core);
 		return -ENOMEM;
 	}
@@ -71,6 +70,7 @@ void srv_core_free(struct srv_core *core)
 	}
 	pool_free(core->sums);
 	pool_free(core->staging);
+	pool_free(core->early);
 	free(core);
 }
 
@@ -189,7 +189,7 @@ void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 {
 	*ret = core->stats;
 	ret->sums_used = pool_used_bytes(core->sums);
-	ret->staging_used = pool_used_bytes(core->staging);
+	ret->staging_used = pool_used_bytes(core->staging) + pool_used_bytes(core->early);
 }
 
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)

@@ -58,11 +58,6 @@ void reads_unpark_seat(struct srv_core *core, struct seat *seat)
 	seat_enqueue_read(core, seat);
 }
 
-static bool staging_has_early_room(const struct srv_core *core)
-{
-	return pool_used_bytes(core->staging) <= pool_limit_bytes(core->staging) / 2;
-}
-
 static void reads_park_seat(struct srv_core *core, struct seat *seat)
 {
 	heap_remove(&seat->peer->want, &seat->read_node);
@@ -70,34 +65,56 @@ static void reads_park_seat(struct srv_core *core, struct seat *seat)
 	TAILQ_INSERT_TAIL(&core->parked, seat, parked);
 }
 
+int staging_new(struct srv_core *core)
+{
+	size_t bytes = core->cfg.staging_bytes, segment_bytes = core->cfg.segment_bytes, early;
+
+	while (segment_bytes > bytes / 2)
+		segment_bytes /= 2;
+	early = bytes / 2 / segment_bytes * segment_bytes;
+	core->staging = pool_new(segment_bytes, bytes - early, core->env.segment, core->env.ctx);
+	core->early = pool_new(segment_bytes, early, core->env.segment, core->env.ctx);
+	return core->staging && core->early ? 0 : -ENOMEM;
+}
+
+static void staging_report_exhausted(struct srv_core *core)
+{
+	core->is_starved = true;
+	core->reports->staging_exhausted(core);
+}
+
+/* Get staging memory for bytes that leave it without waiting for other members. */
+static struct buf *staging_acquire_passing(struct srv_core *core, size_t bytes)
+{
+	struct buf *buf = pool_get(core->staging, bytes);
+
+	if (!buf)
+		buf = pool_get(core->early, bytes);
+	if (!buf)
+		staging_report_exhausted(core);
+	return buf;
+}
+
 struct buf *staging_acquire_buffer(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early)
 {
-	struct buf *buf;
+	bool is_early = part_is_ordered(slot->part) &&
+			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
+	struct buf *buf =
+		is_early ? pool_get(core->early, bytes) : staging_acquire_passing(core, bytes);
 
-	/* In a sum with a fixed order, contributions that are not the next to be added use at most
-	 * half of the staging memory. So there is always staging memory for the next
-	 * contribution. */
-	*ret_is_early = part_is_ordered(slot->part) &&
-			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
-			!staging_has_early_room(core);
-	if (*ret_is_early)
-		return NULL;
-	buf = pool_get(core->staging, bytes);
-	if (!buf) {
-		core->is_starved = true;
-		core->reports->staging_exhausted(core);
-	}
+	*ret_is_early = is_early && !buf;
 	return buf;
 }
 
 void staging_release_buffer(struct srv_core *core, struct buf *buf)
 {
-	pool_put(core->staging, buf);
+	bool is_early = pool_of_buffer(buf) == core->early;
+
+	pool_put(pool_of_buffer(buf), buf);
 	core->is_starved = false;
-	while (!TAILQ_EMPTY(&core->parked) && (core->is_scattered || staging_has_early_room(core)))
+	while (is_early && !TAILQ_EMPTY(&core->parked))
 		reads_unpark_seat(core, TAILQ_FIRST(&core->parked));
-	core->is_scattered = false;
 }
 
 static struct fetch *fetch_new(struct srv_core *core)
@@ -164,12 +181,9 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 
 	if (!slot->wants_fetch || slot->fetch || !seat->peer)
 		return;
-	buf = pool_get(core->staging, slot->part->bytes);
-	if (!buf) {
-		core->is_starved = true;
-		core->reports->staging_exhausted(core);
+	buf = staging_acquire_passing(core, slot->part->bytes);
+	if (!buf)
 		return;
-	}
 	if (fetch_start_offer_read(
 		    core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) < 0) {
 		staging_release_buffer(core, buf); /* the retry timer repeats the request */
@@ -203,7 +217,7 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 		return false;
 	rc = fetch_start_offer_read(core, peer, &seat->offer, len, buf, &seat->fetch);
 	if (rc < 0) {
-		pool_put(core->staging, buf);
+		pool_put(pool_of_buffer(buf), buf);
 		if (rc == -EAGAIN)
 			return false;
 		/* the offer is invalid, or the connection is being closed */
@@ -222,22 +236,6 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* Postpone the peer's most urgent read (is_parked), so that other reads can start. No free piece of
- * staging memory is large enough for the postponed read. The staging memory is fragmented by
- * staged contributions that cannot be added yet. Each staged contribution waits until a missing
- * contribution of the same size is added to the same sum. The free pieces are at least as large as
- * the smallest staged contribution. So there is room to read the missing contribution for which
- * the smallest staged contribution waits. */
-static void peer_park_most_urgent_read(struct srv_core *core, struct srv_peer *peer)
-{
-	struct heap_node *node = heap_min(&peer->want);
-
-	if (!node)
-		return;
-	reads_park_seat(core, seat_of_node(node));
-	core->is_scattered = true;
-}
-
 void reads_start_queued(struct srv_core *core)
 {
 	struct slot *slot;
@@ -248,14 +246,11 @@ void reads_start_queued(struct srv_core *core)
 	core->is_pumping = true;
 	TAILQ_FOREACH (slot, &core->donating, waiting)
 		donation_start(core, slot);
-	while (!is_waiting_for_staging(core) && (peer = TAILQ_FIRST(&core->ready))) {
-		core->is_starved = false;
+	while (!core->is_starved && (peer = TAILQ_FIRST(&core->ready))) {
 		TAILQ_REMOVE(&core->ready, peer, ready);
 		peer->is_ready = false;
 		if (peer_start_read(core, peer) || core->is_starved)
 			peer_mark_ready_to_read(core, peer);
-		if (core->is_starved && !is_waiting_for_staging(core))
-			peer_park_most_urgent_read(core, peer);
 	}
 	if (!is_waiting_for_staging(core))
 		core->is_starved = false;

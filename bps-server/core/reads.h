@@ -17,11 +17,19 @@ void reads_start_queued(struct srv_core *core);
 void on_peer_read_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach_from_owner(struct fetch *f);
+/* Make the pools of the staging memory, core->staging and core->early. Errors: -ENOMEM. */
+int staging_new(struct srv_core *core);
 /* Get staging memory for a member's contribution. staging_release_buffer frees the memory. Returns
- * NULL if there is no memory for the contribution now. In that case *ret_is_early gives the reason.
- * If *ret_is_early is false, no free piece of staging memory is large enough. A read or a sum must
- * free memory first. If *ret_is_early is true, the sum has a fixed order, and the remaining staging
- * memory is reserved for contributions that must be added before this contribution. */
+ * NULL if there is no memory for the contribution now.
+ *
+ * In a sum with a fixed order, a contribution is early if it cannot be added before another one
+ * that has not arrived. That one may arrive late: its trainer may first wait for other tensors. So
+ * early contributions have a pool of their own, of half of the staging memory. All other
+ * contributions leave the staging memory after a read or a sum, so there is always memory for them
+ * soon, in one piece.
+ *
+ * If *ret_is_early is true, the pool of early contributions has no room. Otherwise, a read or a sum
+ * must free memory first. */
 struct buf *staging_acquire_buffer(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_release_buffer(struct srv_core *core, struct buf *buf);

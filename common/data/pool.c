@@ -9,6 +9,7 @@
 
 struct pool_segment {
 	struct pool_segment *next;
+	struct pool *pool;
 	/* Array with one entry for each POOL_MIN_BYTES of the segment. The entry at the start of a
 	 * block describes the whole block */
 	struct buf blocks[];
@@ -96,6 +97,7 @@ static int pool_grow_by_segment(struct pool *p)
 			.segment = id,
 			.owner = s};
 	s->next = p->segments;
+	s->pool = p;
 	p->segments = s;
 	p->total += p->segment_bytes;
 	free_list_add(p, &s->blocks[0], p->segment_bytes);
@@ -134,6 +136,11 @@ struct buf *pool_get(struct pool *p, size_t bytes)
 	if (p->used > p->high)
 		p->high = p->used;
 	return b;
+}
+
+struct pool *pool_of_buffer(const struct buf *b)
+{
+	return b->owner->pool;
 }
 
 void pool_put(struct pool *p, struct buf *b)

@@ -57,6 +57,8 @@ void pool_free(struct pool *p);
  * - No buffer is free, and a new segment would exceed the limit of the pool.
  * - No buffer is free, and a new segment cannot be made. */
 struct buf *pool_get(struct pool *p, size_t bytes);
+/* Return the pool that the buffer comes from. */
+struct pool *pool_of_buffer(const struct buf *b);
 /* Return a buffer to the pool. NULL is allowed. */
 void pool_put(struct pool *p, struct buf *b);
 /* pool_used_bytes returns the total size of all buffers in use. pool_peak_bytes returns the largest

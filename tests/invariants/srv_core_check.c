@@ -433,10 +433,8 @@ static void check_progress(struct srv_checker *c)
 		!core->is_starved || c->n.has_failed_job || !TAILQ_EMPTY(&core->fetches) ||
 			!TAILQ_EMPTY(&core->work),
 		"starved => a read or a sum is under way");
-	expect(c,
-		TAILQ_EMPTY(&core->parked) || core->is_scattered ||
-			pool_used_bytes(core->staging) > pool_limit_bytes(core->staging) / 2,
-		"parked => over half of the staging memory is used");
+	expect(c, TAILQ_EMPTY(&core->parked) || pool_used_bytes(core->early) > 0,
+		"parked => memory of early contributions is used");
 	expect(c, core->is_starved || TAILQ_EMPTY(&core->ready), "ready => starved");
 }
 
@@ -459,11 +457,13 @@ int srv_core_check(const struct srv_core *core, struct err_text *err)
 	check_progress(&c);
 	expect(&c, c.n.sums_bytes == pool_used_bytes(core->sums),
 		"sums in use = bytes that objects use");
-	expect(&c, c.n.staging_bytes == pool_used_bytes(core->staging),
+	expect(&c,
+		c.n.staging_bytes == pool_used_bytes(core->staging) + pool_used_bytes(core->early),
 		"staging in use = bytes that objects use");
 	expect(&c,
 		pool_used_bytes(core->sums) <= pool_limit_bytes(core->sums) &&
-			pool_used_bytes(core->staging) <= pool_limit_bytes(core->staging),
+			pool_used_bytes(core->staging) <= pool_limit_bytes(core->staging) &&
+			pool_used_bytes(core->early) <= pool_limit_bytes(core->early),
 		"memory within its limits");
 	return c.rc;
 }

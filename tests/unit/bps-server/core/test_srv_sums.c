@@ -78,7 +78,7 @@ static void ordered_sum_has_the_same_bits_in_every_order(void **state)
 		for (unsigned k = 0; k < 8; k++) {
 			struct srv_world *w = world(.n_members = n, .n_elems = k & 2 ? LARGE : 100,
 				.dtype = 1 + (k & 1 ? DTYPE_F16 : DTYPE_F32),
-				.flags = JOB_DETERMINISTIC, .staging = k & 4 ? 2 * SEGMENT : 0);
+				.flags = JOB_DETERMINISTIC, .staging = k & 4 ? 4 * SEGMENT : 0);
 			unsigned order[MEMBERS_MAX];
 			uint32_t want;
 
