@@ -24,11 +24,6 @@ int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct
 
 	if (!core)
 		return -ENOMEM;
-	core->scratch = malloc(AGT_STEP_VALUES * sizeof(float));
-	if (!core->scratch) {
-		free(core);
-		return -ENOMEM;
-	}
 	core->cfg = *cfg;
 	core->env = *env;
 	core->x = x;
@@ -89,7 +84,6 @@ void agt_core_free(struct agt_core *core)
 	heap_fini(&core->local);
 	heap_fini(&core->timers);
 	heap_fini(&core->link_timers);
-	free(core->scratch);
 	free(core);
 }
 
@@ -165,9 +159,9 @@ uint64_t agt_tensor_base(const struct agt_tensor *t)
 	return t->n_parts ? t->parts[0].kept->base : 0;
 }
 
-void agt_job_reads_ended(struct agt_job *job)
+void agt_job_work_ended(struct agt_job *job)
 {
-	if (job->is_closing && job->n_reads == 0)
+	if (job->is_closing && job->n_reads == 0 && job->n_tasks == 0)
 		job_destroy(job);
 }
 
@@ -180,10 +174,12 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->is_closing = true;
 	job->release = release;
 	job->release_ctx = release_ctx;
-	TAILQ_FOREACH (t, &job->tensors, link)
+	TAILQ_FOREACH (t, &job->tensors, link) {
+		t->is_end_due = false;
 		for (uint32_t i = 0; i < t->n_parts; i++)
 			part_abandon_round(&t->parts[i], "job is closing");
-	agt_job_reads_ended(job);
+	}
+	agt_job_work_ended(job);
 }
 
 void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
@@ -230,8 +226,18 @@ void agt_tensor_fail(struct agt_tensor *t, int code)
 		t->failed = code;
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		part_abandon_round(&t->parts[i], "tensor has failed");
-	if (has_waiters)
+	t->is_end_due = has_waiters && t->n_tasks > 0;
+	if (has_waiters && !t->is_end_due)
 		tensor_end_round(t, t->failed);
+}
+
+void agt_tensor_task_ended(struct agt_tensor *t)
+{
+	if (t->n_tasks == 0 && t->is_end_due) {
+		t->is_end_due = false;
+		tensor_end_round(t, t->failed);
+	}
+	agt_job_work_ended(t->job);
 }
 
 void agt_job_fail(struct agt_job *job, int code)
@@ -607,15 +613,24 @@ static void core_send_contributions(struct agt_core *core)
 	}
 }
 
+/* Return whether the sum of a partition can start. When all room is taken, the end of a task makes
+ * room. */
+static bool core_has_room_for_task(const struct agt_core *core)
+{
+	return !core->x->tasks_max || core->n_local_tasks < core->x->tasks_max;
+}
+
 bool agt_core_run_queued_work(struct agt_core *core)
 {
 	struct heap_node *node;
 
 	core_send_contributions(core);
-	node = heap_min(&core->local);
-	if (node)
-		part_sum_local(part_of_heap_node(node));
-	return core->local.n > 0 || !TAILQ_EMPTY(&core->active);
+	do {
+		node = core_has_room_for_task(core) ? heap_min(&core->local) : NULL;
+		if (node)
+			part_sum_local(part_of_heap_node(node));
+	} while (node && core->x->tasks_max);
+	return (core->local.n > 0 && core_has_room_for_task(core)) || !TAILQ_EMPTY(&core->active);
 }
 
 uint64_t agt_core_run_timers(struct agt_core *core, uint64_t now_ns)

@@ -2,7 +2,7 @@
 #define BPS_AGENT_CORE_CORE_H
 /* The agent's core moves every partition of every tensor of the jobs on this machine through its
  * rounds. The core is a state machine without clock, threads or sockets. The simulator runs the
- * same code. Rules A1-A8, B2, B4, B6: docs/reference/faults.md. Thread: the thread of the xport.
+ * same code. Rules A1-A11, B2, B4, B6: docs/reference/faults.md. Thread: the thread of the xport.
  *
  * The rounds of a tensor run one after another. A round starts when all local workers have
  * submitted the round. After the start, each partition has its own state. Partitions of higher

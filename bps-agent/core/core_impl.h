@@ -41,6 +41,10 @@ struct agt_tensor {
 	 * the order in which they start. */
 	uint64_t begun_seq;
 	uint32_t n_submitted; /* number of local workers that submitted the round after `round` */
+	/* Number of partitions whose task is at the transport. If the tensor fails meanwhile, the
+	 * workers learn of it when this number falls to 0 (is_end_due, rule A10). */
+	uint32_t n_tasks;
+	bool is_end_due;
 	struct agt_mem staging, out[2];
 	struct agt_part *parts;
 	/* memory for the partitions' state, used when env.keep is NULL */
@@ -73,8 +77,8 @@ struct agt_job {
 	 * Other members may therefore wait for this agent's HAVE. */
 	bool has_backup;
 	bool is_closing;
-	/* number of running reads; a closing job is freed when this number falls to 0 */
-	uint32_t n_reads;
+	/* numbers of running reads and tasks; a closing job is freed when both fall to 0 */
+	uint32_t n_reads, n_tasks;
 	void (*release)(void *ctx);
 	void *release_ctx;
 	TAILQ_HEAD(, agt_tensor) tensors;
@@ -110,16 +114,16 @@ struct agt_core {
 	TAILQ_HEAD(, agt_job) jobs;
 	TAILQ_HEAD(, agt_link) links, active;
 	struct heap local;       /* READY partitions of jobs with one member */
+	uint32_t n_local_tasks;  /* number of these jobs' partitions whose sum is being computed */
 	struct heap timers;      /* timers of partitions, key: deadline */
 	struct heap link_timers; /* timers of links, key: time of the next attempt to connect */
 	size_t n_parts, n_links;
 	uint64_t now_ns;
-	float *scratch;
 	struct agt_stats stats;
 };
 
 #ifndef AGT_STEP_VALUES /* the simulator defines smaller steps */
-/* Number of values in a step of a local sum: the size of `scratch` */
+/* Number of values in a step of a local sum */
 #define AGT_STEP_VALUES 8192
 #endif
 
@@ -132,8 +136,10 @@ void agt_tensor_part_done(struct agt_tensor *t);
  * `code`, and env->fail reports the text. */
 void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Free the job if it is closing and none of its reads runs. */
-void agt_job_reads_ended(struct agt_job *job);
+/* Free the job if it is closing and none of its reads and tasks runs. */
+void agt_job_work_ended(struct agt_job *job);
+/* Report the failure of the tensor's round, if it waits for tasks that have now ended (A10). */
+void agt_tensor_task_ended(struct agt_tensor *t);
 
 /* Move partitions from job->parked back to the queues of their links, as far as the limit of the
  * job's bytes in flight allows. */

@@ -22,14 +22,15 @@
  * because the server restarts. */
 #define TRIES_REPORTED 3
 
-static const char *const link_states[] = {"down", "connecting", "up"};
+static const char *const link_states[] = {"down", "connecting", "up", "closing"};
 
 static void link_set_state(struct agt_link *link, enum link_state state, const char *why)
 {
 	static const unsigned next[] = {
 		[LINK_DOWN] = 1u << LINK_CONNECTING,
-		[LINK_CONNECTING] = 1u << LINK_UP | 1u << LINK_DOWN,
-		[LINK_UP] = 1u << LINK_DOWN,
+		[LINK_CONNECTING] = 1u << LINK_UP | 1u << LINK_DOWN | 1u << LINK_CLOSING,
+		[LINK_UP] = 1u << LINK_DOWN | 1u << LINK_CLOSING,
+		[LINK_CLOSING] = 1u << LINK_DOWN,
 	};
 
 	assert(next[link->state] >> state & 1);
@@ -132,6 +133,7 @@ static void link_start_connect(struct agt_link *link)
 	int rc;
 
 	link->n_attempts++;
+	link->was_up = false;
 	link_set_state(link, LINK_CONNECTING, "needed");
 	rc = FAILPOINT(AGENT_LINK_CONNECT);
 	if (rc == 0)
@@ -391,6 +393,17 @@ uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	return n;
 }
 
+void link_close(struct agt_link *link, const char *why)
+{
+	if (link->state == LINK_DOWN || link->state == LINK_CLOSING)
+		return;
+	link_deactivate(link);
+	link->down_since_ns = link->core->now_ns;
+	link_set_state(link, LINK_CLOSING, why);
+	link_lockstep_changed(link);
+	xport_close(link->conn, why);
+}
+
 static void event_link_connected(
 	void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
@@ -407,6 +420,7 @@ static void event_link_connected(
 	link->n_attempts = 0;
 	link->n_silent_conns++;
 	link->is_stuck = link->is_full = false;
+	link->was_up = true;
 	link_set_state(link, LINK_UP, "connected");
 	link_lockstep_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
@@ -421,7 +435,7 @@ static void event_link_disconnected(void *ctx, struct xconn *c, const char *why)
 
 	(void)ctx;
 	FAILPOINT(AGENT_LINK_DOWN);
-	if (link->state == LINK_UP) {
+	if (link->was_up) {
 		link_update_heard_time(link);
 		link->down_since_ns = link->core->now_ns;
 		link->core->stats.reconnects++;
@@ -468,12 +482,19 @@ static void event_link_writable(void *ctx, struct xconn *c)
 	link_activate(link);
 }
 
+static void event_task_done(void *ctx, struct xport_task *task)
+{
+	(void)ctx;
+	part_task_done(part_of_task(task));
+}
+
 const struct xport_events agt_core_events = {
 	.up = event_link_connected,
 	.down = event_link_disconnected,
 	.message = event_link_message,
 	.read_done = event_read_done,
 	.writable = event_link_writable,
+	.task_done = event_task_done,
 };
 
 void link_retry_connect(struct agt_link *link)
@@ -490,8 +511,7 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 	TAILQ_FOREACH (link, &core->links, link) {
 		if (link->server != server)
 			continue;
-		if (link->conn)
-			xport_close(link->conn, "the server's address or instance has changed");
+		link_close(link, "the server's address or instance has changed");
 		link->n_attempts = link->n_silent_conns = 0;
 		if (heap_node_is_queued(&link->timer))
 			heap_remove(&core->link_timers, &link->timer);

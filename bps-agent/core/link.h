@@ -4,7 +4,11 @@
  * connection, the window of bytes in flight, and reconnecting. The core frees the link. Thread: the
  * core's thread.
  *
- *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
+ *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN
+ *                                      `------closed-----------+--closed--> CLOSING --down--> DOWN
+ *
+ * A link sends nothing in the state CLOSING (A11). The partitions keep their states until the
+ * connection is down, because the server may read their memory until then. */
 #include "bps-agent/core/part.h"
 
 /* A GOT message that waits for credit. The message is stored here, because its partition may move
@@ -18,7 +22,7 @@ struct agt_owed_got {
 #define LINK_LOSSES_KEPT  8
 #define LINK_LOSS_SPAN_NS (300 * UINT64_C(1000000000))
 
-enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP, LINK_CLOSING };
 
 /* The connection to one data thread of one server. */
 struct agt_link {
@@ -35,7 +39,8 @@ struct agt_link {
 	 * event_link_writable is called or a new connection is up. */
 	bool is_full;
 	enum link_state state;
-	struct xconn *conn; /* connection, set in the states CONNECTING and UP */
+	struct xconn *conn; /* connection; NULL in the state DOWN */
+	bool was_up;        /* the latest connection has been up */
 	/* timer in core->link_timers, used in the state DOWN if partitions need the link */
 	struct heap_node timer;
 	/* number of attempts to connect since the last connection was up */
@@ -86,6 +91,8 @@ uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
  * one with the fewest losses, if that has fewer. Returns the new length of the list. */
 uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n);
+/* Close the link's connection. why: for the log. */
+void link_close(struct agt_link *link, const char *why);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
 /* Connect. Called when the link's timer in core->link_timers is due. */

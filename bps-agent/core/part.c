@@ -102,12 +102,12 @@ void part_uncharge_inflight(struct agt_part *part)
 	job_unpark_parts(part->tensor->job);
 }
 
-static void part_enqueue_to_send(struct agt_part *part)
+void part_enqueue_to_send(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 
-	if (part->is_staging)
-		return; /* part_staging_done queues the partition later */
+	if (part->is_staging || part->is_working)
+		return; /* part_staging_done or part_task_done queues the partition later */
 	part->node.key = heap_key_of_partition(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&part_core(part)->local, &part->node);

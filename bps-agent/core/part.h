@@ -29,6 +29,22 @@ enum agt_part_state {
 
 enum part_owe { OWE_HAVE = 1, OWE_DONATE = 2 };
 
+enum part_task_kind {
+	TASK_CONTRIB, /* the local sum and the crc of a contribution that is being sent */
+	TASK_AGAIN,   /* the same, computed again because the server reports a wrong crc */
+	TASK_LOCAL,   /* the sum of a job with one member */
+};
+/* Work on a partition's bytes. Another thread may run it, so it touches only this struct, the
+ * tensor's constant fields, kept->summed and the memory of the partition. */
+struct part_task {
+	struct xport_task base;
+	enum part_task_kind kind;
+	enum op op;
+	bool wants_crc;
+	/* address to which the sum of the inputs is written; NULL: the sum is there already */
+	char *sum;
+};
+
 struct agt_part {
 	struct agt_tensor *tensor;
 	uint32_t index;
@@ -57,6 +73,9 @@ struct agt_part {
 	/* in the state READY: the executor has not copied all of the partition's bytes to the
 	 * inputs */
 	bool is_staging;
+	/* `task` is at the transport (A9). Meanwhile the partition is in no queue in the state
+	 * READY. */
+	bool is_working;
 	/* in the state FETCHING: the result of the read must be discarded, for example after a
 	 * change of pgen */
 	bool is_stale;
@@ -70,6 +89,7 @@ struct agt_part {
 	uint8_t n_tries, n_agains, n_unread;
 	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc; /* crc of the contribution */
+	struct part_task task;
 	/* sent_ns: time at which this round's first CONTRIB was sent; 0: not sent yet. offered_ns:
 	 * time at which the server offered this round's sum. */
 	uint64_t sent_ns, offered_ns;
@@ -116,6 +136,10 @@ void part_move_to_server(struct agt_part *part, struct agt_link *link, uint64_t 
 void part_restart_sending(struct agt_part *part);
 /* Handle the expiry of the partition's timer. */
 void on_part_timer_expiry(struct agt_part *part);
+static inline struct agt_part *part_of_task(struct xport_task *task)
+{
+	return (struct agt_part *)((char *)task - offsetof(struct agt_part, task));
+}
 /* Return the partition that contains this heap node. */
 static inline struct agt_part *part_of_heap_node(struct heap_node *node)
 {
@@ -135,6 +159,8 @@ void part_store_landed(struct agt_part *part);
 void part_report_sum(struct agt_part *part);
 /* Set the state READY and queue the partition. */
 void part_make_ready(struct agt_part *part, const char *why);
+/* Queue a READY partition, unless it must wait for its bytes or for its task. */
+void part_enqueue_to_send(struct agt_part *part);
 void part_dequeue(struct agt_part *part);
 /* Start the partition's timer, which expires after span_ns << *count. Before it returns, the
  * function increments *count, up to a limit. */
@@ -160,12 +186,12 @@ void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
 int part_send_owed(struct agt_part *part, enum part_owe what);
-/* Compute the local sum, and the crc if wants_crc. The function works step by step, so that each
- * step is still in the cache for the crc. The sum is computed only once per round. After a
- * restart, it is not computed again, because a server on this host may be reading it (B6). */
-void part_prepare_contrib(struct agt_part *part, bool wants_crc);
+/* Compute the local sum and the crc of the contribution again, then call part_judge_crc. */
+void part_compute_again(struct agt_part *part);
 /* Sum the partition into the output. Used for jobs with one member. */
 void part_sum_local(struct agt_part *part);
+/* Handle the end of the partition's task. */
+void part_task_done(struct agt_part *part);
 
 /* ---- part_receive.c ---- */
 /* Handle a message that arrived on `link`. A message for a previous placement or round is counted
@@ -173,6 +199,9 @@ void part_sum_local(struct agt_part *part);
 void part_receive_message(struct agt_link *link, const struct wire_msg *m);
 /* Handle the end of the read of the partition's sum. status: see xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);
+/* Continue after the server has reported a wrong crc, and the crc was computed again. was: the crc
+ * that the server received. */
+void part_judge_crc(struct agt_part *part, uint32_t was);
 /* Start reading the offered sum. Returns false if the connection cannot start a read now. */
 bool part_start_result_read(struct agt_part *part);
 #endif

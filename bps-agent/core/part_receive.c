@@ -92,7 +92,7 @@ void part_read_done(struct agt_part *part, int status)
 		link_send_got(part->read.conn->user, &part->offer);
 	if (job->is_closing) {
 		part_set_state(part, PART_IDLE, "job is closing");
-		agt_job_reads_ended(job);
+		agt_job_work_ended(job);
 		return;
 	}
 	if (job->failed || part->tensor->failed) {
@@ -163,7 +163,7 @@ static void on_result_misfit(struct agt_part *part, const struct wire_msg *m)
 		part->link->server, m->job, m->tensor, m->part, m->len, m->result.n_members,
 		m->result.workers);
 	if (part->n_misfits++ == 0)
-		xport_close(part->link->conn, "the result does not fit its partition");
+		link_close(part->link, "the result does not fit its partition");
 	else
 		agt_job_fail_and_report(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes "
@@ -177,10 +177,10 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
-	/* The inputs are still being copied from a device, so the round cannot end yet. Ignore the
-	 * result. The server keeps the result, and offers the result again when this machine's
-	 * contribution arrives at the server. */
-	if (part->is_staging && m->pgen == part->pgen &&
+	/* The inputs are still being copied from a device, or a task still uses them (A9), so the
+	 * round cannot end yet. Ignore the result. The server keeps the result, and offers the
+	 * result again when this machine's contribution arrives at the server. */
+	if ((part->is_staging || part->is_working) && m->pgen == part->pgen &&
 		m->round == part_wire_round(part, part->round))
 		return;
 	/* Rule A4: accept a result only for the awaited round and the present pgen. */
@@ -220,18 +220,22 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
  * the bytes, or a trainer wrote into its input after submitting the input. */
 static void on_bad_crc_message(struct agt_part *part, const struct wire_msg *m)
 {
-	struct agt_tensor *t = part->tensor;
-	uint32_t was = part->crc;
-
-	if (part->state != PART_SENT || m->round != part_wire_round(part, part->round) ||
-		m->crc != part->crc)
+	if (part->is_working || part->state != PART_SENT ||
+		m->round != part_wire_round(part, part->round) || m->crc != part->crc)
 		return; /* the report is about an older contribution */
 	part_core(part)->stats.crc_errors++;
-	/* Compute the local sum again. The server has discarded the contribution, so no peer is
-	 * reading the memory of the local sum. */
-	atomic_store(&part->kept->summed, 0);
-	part_prepare_contrib(part, true);
-	if (++part->n_bad_crc > 1 && part->crc != was) {
+	part->n_bad_crc++;
+	part_stop_activity(part);
+	part_set_state(part, PART_READY, "bad crc");
+	part_queue_have(part);
+	part_compute_again(part); /* then the contribution is queued */
+}
+
+void part_judge_crc(struct agt_part *part, uint32_t was)
+{
+	struct agt_tensor *t = part->tensor;
+
+	if (part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_fail_and_report(t->job, BPS_EINPUT_CHANGED,
 			"tensor %u partition %u round %llu: the input was changed while the round "
 			"was in flight, by rank %u%s; write to an input only between rounds",
@@ -244,12 +248,11 @@ static void on_bad_crc_message(struct agt_part *part, const struct wire_msg *m)
 			"tensor %u partition %u round %llu: server %u received the "
 			"contribution damaged %u times; check the network between this machine and "
 			"the server",
-			t->id, part->index, (unsigned long long)part->round, part->link->server,
-			part->n_bad_crc);
+			t->id, part->index, (unsigned long long)part->round,
+			part->link ? part->link->server : 0, part->n_bad_crc);
 		return;
 	}
-	part_stop_activity(part);
-	part_make_ready(part, "bad crc");
+	part_enqueue_to_send(part);
 }
 
 static void on_again_message(struct agt_part *part, const struct wire_msg *m)
@@ -323,6 +326,6 @@ void part_receive_message(struct agt_link *link, const struct wire_msg *m)
 			"closing the connection to a server, because it sent a message that no "
 			"agent handles: server=%u type=%s",
 			link->server, wire_type_name(m->type));
-		xport_close(link->conn, "the server sent a message that no agent handles");
+		link_close(link, "the server sent a message that no agent handles");
 	}
 }

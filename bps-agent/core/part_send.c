@@ -9,16 +9,19 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
+/* ---- tasks ---- */
+
 /* Compute the sum of the inputs for one step of the partition into dst. If op is OP_AVG, compute
  * the mean of the machine's workers instead. */
-static void part_reduce_step(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
+static void part_reduce_step(
+	const struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
 	bool takes_means = op_takes_means(t->op, t->shape.dtype);
 	size_t elem = dtype_bytes(t->shape.dtype);
 	uint64_t offset = part_byte_offset(part) + first * elem;
-	bool has_acc = dtype_acc_bytes(t->shape.dtype) != elem;
-	void *acc = has_acc ? (void *)part_core(part)->scratch : dst;
+	float values[AGT_STEP_VALUES];
+	void *acc = dtype_acc_bytes(t->shape.dtype) != elem ? (void *)values : dst;
 
 	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
 		const void *src[REDUCE_MAX_SRC];
@@ -46,40 +49,129 @@ static struct agt_mem part_contrib_memory(const struct agt_part *part)
 	return m;
 }
 
-void part_prepare_contrib(struct agt_part *part, bool wants_crc)
+/* Compute the sum, the crc, or both. The function works step by step, so that each step is still in
+ * the cache for the crc. Thread: the transport's choice. */
+static void part_task_run(struct xport_task *base)
 {
-	_Atomic uint64_t *summed = &part->kept->summed;
-	bool wants_sum = part->tensor->n_in > 1 &&
-			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
+	struct agt_part *part = part_of_task(base);
+	const struct part_task *task = &part->task;
 	size_t elem = dtype_bytes(part->tensor->shape.dtype), left = part_elems(part), first = 0;
 	size_t step = dtype_elems_in_step(part->tensor->shape.dtype, AGT_STEP_VALUES);
-	char *mem = part_contrib_memory(part).mem;
-	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
-	 * workers. */
-	enum op op = op_takes_means(part->tensor->op, part->tensor->shape.dtype) ? OP_AVG : OP_SUM;
+	const char *mem = task->sum ? task->sum : part_contrib_memory(part).mem;
 	uint32_t crc = 0;
 
-	if (!wants_sum && !wants_crc)
-		return;
-	FAILPOINT(AGENT_CONTRIB_PREPARE);
+	if (task->kind != TASK_LOCAL)
+		FAILPOINT(AGENT_CONTRIB_PREPARE);
 	while (left > 0) {
 		size_t n = left < step ? left : step;
 
-		if (wants_sum)
-			part_reduce_step(part, first, n, mem + first * elem, op);
-		if (wants_crc)
+		if (task->sum)
+			part_reduce_step(part, first, n, task->sum + first * elem, task->op);
+		if (task->wants_crc)
 			crc = crc32c(crc, mem + first * elem, n * elem);
 		first += n;
 		left -= n;
 	}
-	part->crc = crc;
-	part->crc_round = wants_crc ? part->round : 0;
+	if (task->wants_crc)
+		part->task.base.crc = crc;
 	/* Memory order release: after a restart, the agent's new process may continue this round.
-	 * Its acquire load at the start of this function pairs with this store, so that the new
+	 * Its acquire load in part_begin_contrib_task pairs with this store, so that the new
 	 * process sees the sum. */
-	if (wants_sum)
-		atomic_store_explicit(summed, part->round, memory_order_release);
+	if (task->sum && task->kind != TASK_LOCAL)
+		atomic_store_explicit(&part->kept->summed, part->round, memory_order_release);
 }
+
+static struct xport_task *part_begin_task(
+	struct agt_part *part, enum part_task_kind kind, enum op op, char *sum, bool wants_crc)
+{
+	part->task = (struct part_task){.base = {.run = part_task_run, .crc = part->crc},
+		.kind = kind,
+		.op = op,
+		.sum = sum,
+		.wants_crc = wants_crc};
+	part->is_working = true;
+	part->tensor->n_tasks++;
+	part->tensor->job->n_tasks++;
+	return &part->task.base;
+}
+
+static void part_end_task(struct agt_part *part)
+{
+	part->is_working = false;
+	part->tensor->n_tasks--;
+	part->tensor->job->n_tasks--;
+}
+
+/* Begin the task that must run before the contribution is sent. NULL: there is nothing to do. The
+ * local sum is computed only once per round. After a restart, it is not computed again, because a
+ * server on this host may be reading it (B6). */
+static struct xport_task *part_begin_contrib_task(
+	struct agt_part *part, enum part_task_kind kind, bool wants_crc)
+{
+	const struct agt_tensor *t = part->tensor;
+	bool wants_sum = t->n_in > 1 && atomic_load_explicit(&part->kept->summed,
+						memory_order_acquire) != part->round;
+
+	if (!wants_sum && !wants_crc)
+		return NULL;
+	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
+	 * workers. */
+	return part_begin_task(part, kind, op_takes_means(t->op, t->shape.dtype) ? OP_AVG : OP_SUM,
+		wants_sum ? part_contrib_memory(part).mem : NULL, wants_crc);
+}
+
+void part_compute_again(struct agt_part *part)
+{
+	/* The server has discarded the contribution, so no peer is reading the memory of the local
+	 * sum. */
+	atomic_store(&part->kept->summed, 0);
+	xport_run(part_core(part)->x, part_begin_contrib_task(part, TASK_AGAIN, true));
+}
+
+void part_sum_local(struct agt_part *part)
+{
+	struct agt_core *core = part_core(part);
+
+	heap_remove(&core->local, &part->node);
+	core->n_local_tasks++;
+	xport_run(core->x, part_begin_task(part, TASK_LOCAL, part->tensor->op,
+				   part_output_address(part), false));
+}
+
+static void part_local_sum_done(struct agt_part *part)
+{
+	part->kept->workers[part->round & 1] = part->tensor->job->n_workers;
+	part_store_landed(part);
+	part_set_state(part, PART_IDLE, "summed locally");
+	part_report_sum(part);
+}
+
+void part_task_done(struct agt_part *part)
+{
+	const struct part_task *task = &part->task;
+	struct agt_tensor *t = part->tensor;
+	uint32_t was = part->crc;
+
+	part_end_task(part);
+	if (task->kind == TASK_LOCAL)
+		part_core(part)->n_local_tasks--;
+	if (t->failed || t->job->failed || t->job->is_closing) {
+		agt_tensor_task_ended(t);
+		return;
+	}
+	if (task->wants_crc) {
+		part->crc = task->base.crc;
+		part->crc_round = part->round;
+	}
+	if (task->kind == TASK_LOCAL)
+		part_local_sum_done(part);
+	else if (task->kind == TASK_AGAIN)
+		part_judge_crc(part, was);
+	else if (part->state == PART_READY && !heap_node_is_queued(&part->node))
+		part_enqueue_to_send(part);
+}
+
+/* ---- messages ---- */
 
 static struct wire_msg part_message_of(
 	const struct agt_part *part, enum wire_type type, uint64_t round)
@@ -136,6 +228,26 @@ static void part_charge_inflight(struct agt_part *part)
 	part_core(part)->stats.inflight_bytes += part_bytes(part);
 }
 
+/* Send m after the task. NULL: there is no task. */
+static int part_send_with_task(
+	struct agt_part *part, struct wire_msg *m, struct xport_task *task, bool is_eager)
+{
+	struct xconn *conn = part->link->conn;
+	int rc;
+
+	if (FAILPOINT(AGENT_CONTRIB_BEFORE_SEND)) {
+		if (task)
+			xport_task_run_here(part_core(part)->x, task);
+		return 0;
+	}
+	if (!task)
+		return is_eager ? xport_send_eager(conn, m, true) : xport_send(conn, m);
+	rc = xport_offer(conn, m, task, is_eager);
+	if (rc < 0 && part->is_working)
+		part_end_task(part); /* the task has not run, and never will */
+	return rc;
+}
+
 int part_send_contrib(struct agt_part *part)
 {
 	struct agt_core *core = part_core(part);
@@ -147,10 +259,16 @@ int part_send_contrib(struct agt_part *part)
 	 * need not wait for space in the send queue. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = part_contrib_memory(part);
+	struct xport_task *task = part_begin_contrib_task(
+		part, TASK_CONTRIB, has_crc && part->crc_round != part->round);
 	struct wire_msg m;
 	int rc;
 
-	part_prepare_contrib(part, has_crc && part->crc_round != part->round);
+	/* An inline message carries the bytes, so compute them before the message is made. */
+	if (task && part_bytes(part) <= WIRE_INLINE_MAX) {
+		xport_task_run_here(part_core(part)->x, task);
+		task = NULL;
+	}
 	m = part_message_of(part, WIRE_CONTRIB, part->round);
 	m.priority = t->priority;
 	m.contrib.op = t->op;
@@ -159,12 +277,7 @@ int part_send_contrib(struct agt_part *part)
 	if (FAILPOINT(AGENT_CONTRIB_ECHO))
 		m.contrib.crc_prev = ~m.contrib.crc_prev;
 	describe_payload(&m, &mem, part_bytes(part), has_crc ? part->crc : 0);
-	if (FAILPOINT(AGENT_CONTRIB_BEFORE_SEND))
-		rc = 0;
-	else if (is_eager)
-		rc = xport_send_eager(part->link->conn, &m, true);
-	else
-		rc = xport_send(part->link->conn, &m);
+	rc = part_send_with_task(part, &m, task, is_eager);
 	if (rc < 0)
 		return rc;
 	lockstep_record_sent(part);
@@ -227,26 +340,4 @@ int part_send_owed(struct agt_part *part, enum part_owe what)
 	if (rc == 0)
 		part_await_answer(part);
 	return rc;
-}
-
-void part_sum_local(struct agt_part *part)
-{
-	struct agt_tensor *t = part->tensor;
-	size_t elem = dtype_bytes(t->shape.dtype), left = part_elems(part), first = 0;
-	size_t step = dtype_elems_in_step(t->shape.dtype, AGT_STEP_VALUES);
-	struct agt_core *core = part_core(part);
-	char *dst = part_output_address(part);
-
-	heap_remove(&core->local, &part->node);
-	while (left > 0) {
-		size_t n = left < step ? left : step;
-
-		part_reduce_step(part, first, n, dst + first * elem, t->op);
-		first += n;
-		left -= n;
-	}
-	part->kept->workers[part->round & 1] = t->job->n_workers;
-	part_store_landed(part);
-	part_set_state(part, PART_IDLE, "summed locally");
-	part_report_sum(part);
 }

@@ -164,12 +164,20 @@ static void on_shm_conn_writable(void *ctx, struct xconn *c)
 	d->pub.ev->writable(d->pub.ctx, c);
 }
 
+static void on_shm_task_done(void *ctx, struct xport_task *task)
+{
+	struct datapath *d = ctx;
+
+	d->pub.ev->task_done(d->pub.ctx, task);
+}
+
 static const struct xport_events shm_events = {
 	.up = on_shm_conn_up,
 	.down = on_shm_conn_down,
 	.message = on_shm_conn_message,
 	.read_done = on_shm_read_done,
 	.writable = on_shm_conn_writable,
+	.task_done = on_shm_task_done,
 };
 
 static int datapath_segment_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)

@@ -21,8 +21,8 @@
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
  *   - after the callback `down` of a connection, no callback has that connection as an argument;
  *   - peers only read the memory of a segment, and never write it;
- *   - once `close` has returned, or `down` has run, this side may overwrite the memory that it had
- *     offered. The peer discards its incomplete reads of that memory. */
+ *   - once `down` has run, this side may overwrite the memory that it had offered. The peer
+ *     discards its incomplete reads of that memory. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -62,6 +62,14 @@ struct xport_loan {
 	void *impl;
 };
 
+/* Work on the bytes that a message offers, such as a local sum and a CRC. The transport may run it
+ * on another thread. The owner keeps the struct, and all memory that the work touches, until the
+ * callback task_done. */
+struct xport_task {
+	void (*run)(struct xport_task *task);
+	uint32_t crc; /* the CRC for the message; `run` may change it */
+};
+
 struct xport_events {
 	/* A connection can be used from now on. peer_id and peer_instance identify the peer; the
 	 * handshake has proven them. c->user is the pointer that was passed to ops->connect; NULL
@@ -77,6 +85,9 @@ struct xport_events {
 	/* There may be room again after an earlier send returned -EAGAIN, so the owner should
 	 * repeat that send. */
 	void (*writable)(void *ctx, struct xconn *c);
+	/* A task has run. If the task came with an offer, this callback precedes every answer to
+	 * the offer. NULL: the owner has no tasks. */
+	void (*task_done)(void *ctx, struct xport_task *task);
 };
 
 struct xport_ops {
@@ -104,13 +115,25 @@ struct xport_ops {
 	 * Errors: -EAGAIN: for the same reasons as in `send`, and with is_patient also for the
 	 * reasons above; the callback `writable` reports when to send again. -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
+	/* Run the task, copy its crc to the message, then send the message: as send_eager does with
+	 * is_patient if is_eager is true, else as `send` does. The callback task_done runs once for
+	 * each task that has run, before or after this function returns. After an error, a task
+	 * that has not run never runs. NULL: the task runs on the thread that calls xport_offer.
+	 * Errors: those of send_eager. */
+	int (*offer)(
+		struct xconn *c, const struct wire_msg *m, struct xport_task *task, bool is_eager);
+	/* Run a task that belongs to no connection. The callback task_done follows. NULL: the task
+	 * runs on the thread that calls xport_run. */
+	void (*run)(struct xport *x, struct xport_task *task);
 	/* Start a read.
 	 * Errors: -ENOTCONN. -EAGAIN: too many reads are in flight on this connection; retry after
 	 * a read_done of the connection. BPS_EPROTO: the peer has no such segment, or the bytes lie
 	 * outside of the segment. */
 	int (*read)(struct xport_read *r);
-	/* Close a connection. First the reads of the connection end with -ECANCELED, then the
-	 * callback `down` runs, then the function returns. */
+	/* Close a connection. The reads of the connection end with -ECANCELED, then the callback
+	 * `down` runs. Some transports do this before the function returns, others later. From the
+	 * call on, the callbacks `up`, `message` and `writable` do not run, and sends and reads
+	 * return -ENOTCONN. */
 	void (*close)(struct xconn *c, const char *why);
 	/* Add a segment: memory that peers may read, and in which this side may store the bytes of
 	 * its reads. The memory must neither move nor shrink until seg_del. */
@@ -159,6 +182,9 @@ struct xport {
 	 * be sent on the call's connection. The transport may change the number. 0: the transport
 	 * has no such limit. */
 	uint32_t ahead_bytes;
+	/* Number of tasks of xport_run that can run at the same time. 0: a task runs during the
+	 * call. */
+	uint32_t tasks_max;
 };
 struct xconn {
 	struct xport *x;
@@ -177,6 +203,29 @@ static inline int xport_send_eager(struct xconn *c, const struct wire_msg *m, bo
 {
 	return c->x->ops->send_eager ? c->x->ops->send_eager(c, m, is_patient)
 				     : c->x->ops->send(c, m);
+}
+/* Run a task on this thread. */
+static inline void xport_task_run_here(struct xport *x, struct xport_task *task)
+{
+	task->run(task);
+	x->ev->task_done(x->ctx, task);
+}
+static inline void xport_run(struct xport *x, struct xport_task *task)
+{
+	if (x->ops->run)
+		x->ops->run(x, task);
+	else
+		xport_task_run_here(x, task);
+}
+/* Send m after the task. The transport's `offer` describes the function and its errors. */
+static inline int xport_offer(
+	struct xconn *c, struct wire_msg *m, struct xport_task *task, bool is_eager)
+{
+	if (c->x->ops->offer)
+		return c->x->ops->offer(c, m, task, is_eager);
+	xport_task_run_here(c->x, task);
+	m->crc = task->crc;
+	return is_eager ? xport_send_eager(c, m, true) : xport_send(c, m);
 }
 static inline int xport_read(struct xport_read *r)
 {

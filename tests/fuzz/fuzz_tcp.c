@@ -91,7 +91,11 @@ static void on_writable(void *ctx, struct xconn *c)
 	(void)c;
 }
 
-static const struct xport_events events = {on_up, on_down, on_message, on_read_done, on_writable};
+static const struct xport_events events = {.up = on_up,
+	.down = on_down,
+	.message = on_message,
+	.read_done = on_read_done,
+	.writable = on_writable};
 
 static void begin(struct fuzzed *f, struct tcp_net *net)
 {

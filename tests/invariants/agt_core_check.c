@@ -12,8 +12,8 @@ struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
-	/* n_fetching, n_parked and job_bytes: counts of only the job that is checked now */
-	uint32_t n_fetching;
+	/* n_fetching, n_tasks, n_parked, job_bytes: counts of only the job that is checked now */
+	uint32_t n_fetching, n_tasks;
 	size_t n_parked;
 	uint64_t job_bytes; /* bytes that are charged to the job that is checked now */
 	size_t n_reads;     /* reads of all jobs */
@@ -65,8 +65,12 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 		"queued => in its own heap");
 	expect(c, !part->is_staging || (is_ready && part->tensor->is_device),
 		"staging => READY, on a device");
-	expect(c, is_queued == (is_ready && home && !part->is_staging),
-		"READY with a home, and staged <=> queued");
+	expect(c, is_queued == (is_ready && home && !part->is_staging && !part->is_working),
+		"READY with a home, staged and without a task <=> queued");
+	expect(c,
+		!part->is_working || part->state == PART_READY || part->state == PART_SENT ||
+			part->state == PART_WAITING || part->state == PART_IDLE,
+		"I13: a partition with a task takes no result");
 	expect(c, !heap_node_is_queued(&part->timer) || heap_holds(&c->core->timers, &part->timer),
 		"timer => in the heap");
 	expect(c, !part->owes || part->link, "owes => a link");
@@ -90,7 +94,8 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 
 static void check_state(struct agt_checker *c, const struct agt_part *part)
 {
-	bool is_up = part->link && part->link->state == LINK_UP;
+	bool is_up =
+		part->link && (part->link->state == LINK_UP || part->link->state == LINK_CLOSING);
 	bool has_timer = heap_node_is_queued(&part->timer);
 
 	switch (part->state) {
@@ -157,11 +162,14 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 
 static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
 {
-	uint32_t n_left = 0, n_submitted = 0;
+	uint32_t n_left = 0, n_submitted = 0, n_tasks = 0;
 
 	expect(c, t->is_planned == (t->parts != NULL), "planned <=> partitions");
-	expect(c, !t->is_running || (t->is_planned && !t->failed),
-		"running => planned, not failed");
+	expect(c,
+		!t->is_running ||
+			(t->is_planned && (!t->failed || t->is_end_due || t->job->is_closing)),
+		"running => planned, not failed, or the failure waits for tasks");
+	expect(c, !t->is_end_due || (t->failed && t->n_tasks), "A10: due => failed, and a task");
 	for (uint32_t i = 0; t->parts && i < t->n_parts; i++) {
 		const struct agt_part *part = &t->parts[i];
 
@@ -172,6 +180,7 @@ static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
 		check_round(c, part);
 		n_left += part->state != PART_IDLE;
 		c->n.n_fetching += part->state == PART_FETCHING;
+		n_tasks += part->is_working;
 		c->part = NULL;
 	}
 	for (uint32_t w = 0; w < t->job->n_workers; w++)
@@ -179,12 +188,14 @@ static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
 	if (!t->job->is_closing) {
 		expect(c, n_submitted == t->n_submitted,
 			"n_submitted = workers that submitted round + 1");
-		expect(c, !t->is_running || n_left == t->parts_left,
+		expect(c, !t->is_running || t->failed || n_left == t->parts_left,
 			"parts_left = partitions that are not IDLE");
-		expect(c, !t->is_running || (n_left > 0) != t->is_unstaging,
+		expect(c, !t->is_running || t->failed || (n_left > 0) != t->is_unstaging,
 			"running => something is left, or the sums go to devices");
 	}
 	expect(c, !t->is_running || n_submitted == t->job->n_workers, "running => all submitted");
+	expect(c, n_tasks == t->n_tasks, "n_tasks = partitions with a task");
+	c->n.n_tasks += n_tasks;
 	c->n.n_parts += t->n_parts;
 }
 
@@ -284,9 +295,11 @@ static void check_link(struct agt_checker *c, const struct agt_link *link)
 	expect(c, link->state != LINK_DOWN || has_timer || !link->n_parts,
 		"DOWN and needed => a connect is scheduled");
 	expect(c,
-		is_up || (TAILQ_EMPTY(&link->gots) && !link->is_active && !link->inflight &&
-				 TAILQ_EMPTY(&link->offered)),
+		is_up || link->state == LINK_CLOSING ||
+			(TAILQ_EMPTY(&link->gots) && !link->inflight &&
+				TAILQ_EMPTY(&link->offered)),
 		"not up => nothing under way");
+	expect(c, is_up || !link->is_active, "A11: not up => nothing is sent");
 	check_homes(c, link);
 	check_shares(c, link);
 	if (is_up && !link->is_active) {
@@ -328,7 +341,7 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 	const struct agt_tensor *t;
 
 	TAILQ_FOREACH (job, &core->jobs, link) {
-		c.n.n_fetching = 0;
+		c.n.n_fetching = c.n.n_tasks = 0;
 		c.n.n_parked = 0;
 		c.n.job_bytes = 0;
 		TAILQ_FOREACH (t, &job->tensors, link)
@@ -345,7 +358,9 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 		c.n.n_shares -= job->n_shares;
 		c.n.n_lagging -= job->lagging.n;
 		c.n.n_held -= job->held.n;
-		expect(&c, !job->is_closing || job->n_reads, "closing => a read is running");
+		expect(&c, c.n.n_tasks == job->n_tasks, "n_tasks = partitions with a task");
+		expect(&c, !job->is_closing || job->n_reads || job->n_tasks,
+			"closing => a read or a task is running");
 		c.n.n_reads += job->n_reads;
 	}
 	expect(&c, c.n.charged_bytes == core->stats.inflight_bytes, "inflight_bytes = charged");

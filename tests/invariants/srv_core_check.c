@@ -435,7 +435,8 @@ static void check_progress(struct srv_checker *c)
 		"starved => a read or a sum is under way");
 	expect(c, TAILQ_EMPTY(&core->parked) || pool_used_bytes(core->early) > 0,
 		"parked => memory of early contributions is used");
-	expect(c, core->is_starved || TAILQ_EMPTY(&core->ready), "ready => starved");
+	expect(c, core->is_starved || c->n.has_failed_job || TAILQ_EMPTY(&core->ready),
+		"ready => starved");
 }
 
 int srv_core_check(const struct srv_core *core, struct err_text *err)

@@ -273,6 +273,9 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 		ts->failed = status; /* 0, or the error that ended the job */
 		return;
 	}
+	if (peek_has_task(ts->t))
+		violation(s, "A10: %s tensor %u: round %llu ends while a task uses its memory",
+			a->node.name, ts->idx, (unsigned long long)round);
 	if (round != ts->round + 1)
 		violation(s, "I1: %s tensor %u: round %llu is done after round %llu", a->node.name,
 			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);

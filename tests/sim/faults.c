@@ -2,6 +2,7 @@
  * faults. This is swarm testing: each seed omits most kinds of faults. Swarm testing reaches states
  * that a mix of all faults hides. */
 #include "tests/sim/eager.h"
+#include "tests/sim/io_threads.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
@@ -187,6 +188,7 @@ void options_draw(struct sim *s)
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
 	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;
+	io_threads_draw(s);
 	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
 	if (o->has_restarts)
 		draw_restarts(s);

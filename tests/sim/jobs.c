@@ -592,6 +592,14 @@ static void on_kill(struct sim *s, struct sim_event *e)
 	if (!s->has_faults_begun || s->now < s->faults_end + KILL_NS || !s->sched.node.is_up ||
 		s->sched.node.paused_until > s->now)
 		return;
+	for (unsigned i = 0; i < s->o.n_guests; i++) {
+		const struct guest *g = &s->guests[i];
+
+		/* The misbehaving agent may have left a job before it formed. The others of the job
+		 * then wait for it in another one. */
+		if (i / GUESTS_OF_JOB == e->a && g->joined_id && g->joined_id != id)
+			sched_job_kill(s->sched.core, g->joined_id, "it has a liar", s->now);
+	}
 	do {
 		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
 		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");

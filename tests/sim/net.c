@@ -2,6 +2,7 @@
  * breaks, unless the seed's options say otherwise. A read copies its bytes piece by piece at
  * several moments. */
 #include "tests/sim/eager.h"
+#include "tests/sim/io_threads.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -12,7 +13,7 @@
 
 #define CORRUPTED_MAX 4
 
-static const struct xport_ops ops;
+static const struct xport_ops ops, threaded_ops;
 
 static struct sim_end *end_of(struct xconn *c)
 {
@@ -29,7 +30,12 @@ void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
 	void (*leave)(void *))
 {
 	memset(p, 0, sizeof(*p));
-	p->x = (struct xport){.ops = &ops, .ev = ev, .ctx = core, .ahead_bytes = s->o.ahead_bytes};
+	p->is_threaded = s->o.is_threaded && ev == &agt_core_events;
+	p->x = (struct xport){.ops = p->is_threaded ? &threaded_ops : &ops,
+		.ev = ev,
+		.ctx = core,
+		.ahead_bytes = s->o.ahead_bytes,
+		.tasks_max = p->is_threaded ? TASKS_MAX : 0};
 	p->s = s;
 	p->node = node;
 	p->owner = owner;
@@ -75,6 +81,7 @@ static void end_down(struct sim_end *end, const char *why)
 	end->is_open = end->is_connecting = false;
 	while (end->reads)
 		read_end(end->reads, -ECANCELED);
+	io_threads_drop(end);
 	end->port->x.ev->down(end->port->x.ctx, &end->c, why);
 }
 
@@ -120,7 +127,7 @@ void pipe_break(struct sim *s, struct sim_pipe *p)
 	post_down(s, &p->server, notice_delay(s));
 }
 
-static void net_close(struct xconn *c, const char *why)
+void sim_net_close(struct xconn *c, const char *why)
 {
 	struct sim_end *end = end_of(c);
 	struct sim *s = end->port->s;
@@ -148,7 +155,7 @@ void sim_net_close_all(struct sim *s, struct sim_port *port)
 		struct sim_end *end = end_at(p, port);
 
 		if (end)
-			net_close(&end->c, "the end");
+			sim_net_close(&end->c, "the end");
 	}
 }
 
@@ -179,6 +186,10 @@ static void on_writable(struct sim *s, struct sim_event *e)
 	if (!end->is_open || !end->is_refused)
 		return;
 	end->is_refused = false;
+	if (end->port->is_threaded) {
+		io_threads_pump(end);
+		return;
+	}
 	end->port->enter(end->port->owner);
 	end->port->x.ev->writable(end->port->x.ctx, &end->c);
 	end->port->leave(end->port->owner);
@@ -204,7 +215,8 @@ static void on_message(struct sim *s, struct sim_event *e)
 		end->peer->in_flight--;
 		sim_net_room(end->peer);
 	}
-	if (is_lost || !end->is_open || (end->pipe->is_broken && end->pipe->has_lost))
+	if (is_lost || !end->is_open || end->is_closing ||
+		(end->pipe->is_broken && end->pipe->has_lost))
 		return;
 	if (wire_decode(e->bytes, e->n, &m, &err) != (int)e->n) {
 		violation(s, "a message of %s does not decode: %s", end->peer->port->node->name,
@@ -248,6 +260,8 @@ static struct sim_event *post_message(struct sim *s, struct sim_end *to, const s
 
 	if (at < to->cut_until)
 		at = to->cut_until;
+	if (at < to->tasks_at)
+		at = to->tasks_at;
 	if (rnd_chance(s, s->o.reorder_permille))
 		s->tot->reordered++;
 	else if (at < to->last_at)
@@ -327,14 +341,14 @@ static int say(struct sim_end *end, const struct wire_msg *m, bool is_eager)
 	return 0;
 }
 
-static int net_send(struct xconn *c, const struct wire_msg *m)
+int sim_net_send(struct xconn *c, const struct wire_msg *m)
 {
 	return say(end_of(c), m, false);
 }
 
 /* Send a message with eager bytes, as the transport over sockets does. Connections within one host
  * have no eager bytes. */
-static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
+int sim_net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct sim_end *end = end_of(c);
 	struct sim *s = end->port->s;
@@ -457,7 +471,7 @@ static int net_read(struct xport_read *r)
 	const struct sim_port *far = end->peer->port;
 	struct sim_read *rd;
 
-	if (!end->is_open)
+	if (!end->is_open || end->is_closing)
 		return -ENOTCONN;
 	if (end->n_reads >= s->o.reads_max)
 		return -EAGAIN;
@@ -526,7 +540,7 @@ static void on_agent_up(struct sim *s, struct sim_event *e)
 {
 	struct sim_end *end = e->p;
 
-	if (!end->is_connecting)
+	if (!end->is_connecting || end->is_closing)
 		return;
 	end->is_connecting = false;
 	end->is_open = true;
@@ -661,10 +675,23 @@ static uint64_t net_heard_ns(const struct xconn *c)
 
 static const struct xport_ops ops = {
 	.connect = no_connect,
-	.send = net_send,
-	.send_eager = net_send_eager,
+	.send = sim_net_send,
+	.send_eager = sim_net_send_eager,
 	.read = net_read,
-	.close = net_close,
+	.close = sim_net_close,
+	.seg_add = net_seg_add,
+	.seg_del = net_seg_del,
+	.borrow = net_borrow,
+	.heard_ns = net_heard_ns,
+};
+static const struct xport_ops threaded_ops = {
+	.connect = no_connect,
+	.send = io_threads_send,
+	.send_eager = io_threads_send_eager,
+	.offer = io_threads_offer,
+	.run = io_threads_run,
+	.read = net_read,
+	.close = io_threads_close,
 	.seg_add = net_seg_add,
 	.seg_del = net_seg_del,
 	.borrow = net_borrow,

@@ -36,6 +36,14 @@ bool peek_is_settled(const struct agt_job *job, unsigned n_tensors)
 	return n == n_tensors;
 }
 
+bool peek_has_task(const struct agt_tensor *t)
+{
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (t->parts[i].is_working)
+			return true;
+	return false;
+}
+
 struct peek peek_read(const struct xport_read *r)
 {
 	const struct agt_part *part =

@@ -28,6 +28,8 @@ bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);
+/* Return whether a task uses the memory of the tensor. */
+bool peek_has_task(const struct agt_tensor *t);
 /* Return the partition, the round and the pgen of the result that the agent fetches with the read
  * operation `r`. */
 struct peek peek_read(const struct xport_read *r);

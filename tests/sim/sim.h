@@ -153,7 +153,8 @@ struct sim_options {
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy, has_failing;
+		has_liar, is_threaded, is_late, has_old_plans, has_tenants, has_hung, has_greedy,
+		has_failing;
 	unsigned backup; /* number of machines that a round need not wait for */
 	/* 1 + index of the agent whose workers finish before the last round; 0: none */
 	unsigned leaver;
@@ -218,7 +219,8 @@ struct sim_port { /* one xport of an agent or of a server's thread */
 	 * the port carries the member's id and instance. A server accepts the connection only if
 	 * the scheduler has reported this instance. */
 	const struct sim_member *m;
-	bool is_liar; /* byzantine.c may change the messages that this port sends */
+	bool is_threaded; /* the port's connections belong to I/O threads (io_threads.h) */
+	bool is_liar;     /* byzantine.c may change the messages that this port sends */
 };
 
 struct sim_end {
@@ -227,6 +229,12 @@ struct sim_end {
 	struct sim_port *port;
 	struct sim_end *peer;
 	bool is_open, is_connecting, is_refused;
+	/* is_closing: the core has closed this end, and it goes down later. wants_queue: the core
+	 * waits for room in `queue`. */
+	bool is_closing, wants_queue;
+	struct sim_queued *queue; /* messages that wait for an I/O thread */
+	unsigned n_queued;
+	uint64_t tasks_at;  /* no message arrives at this end before this time */
 	unsigned in_flight; /* number of messages sent from this end that have not arrived */
 	uint64_t last_at;   /* arrival time of the latest message to this end */
 	uint64_t cut_until; /* a message that would arrive before this time is delayed until then */
@@ -259,6 +267,11 @@ int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *r
 int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
 int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
+/* Send a message, or close this end, as the thread that owns the connection does. The functions are
+ * those of struct xport_ops. */
+int sim_net_send(struct xconn *c, const struct wire_msg *m);
+int sim_net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
+void sim_net_close(struct xconn *c, const char *why);
 /* Break the connection. Its two ends notice the break at different times. */
 void pipe_break(struct sim *s, struct sim_pipe *p);
 /* Send m unchanged. Do nothing if the end is closed or m cannot be encoded validly. */
@@ -671,7 +684,8 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 struct sim_totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, eager,
 		eager_reads, thrown, loans, views, rounds, faults[F_COUNT], failed_jobs, virtual_ns,
-		lives, restarts, drains, leaves, guest_rounds, lies, slowest_ns, slowest_seed;
+		lives, restarts, drains, leaves, guest_rounds, lies, tasks, slowest_ns,
+		slowest_seed;
 };
 
 struct sim_queue {
