@@ -15,6 +15,7 @@
 #include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
+#include "bps-agent/io/io_threads.h"
 #include "bps-agent/restore/handover_read.h"
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
@@ -50,6 +51,8 @@ static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 	pthread_mutex_lock(&a->lock);
 	quota_fill_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
+	if (a->cfg.io_threads > 1)
+		io_xport_figures(a->x, &a->figures.io);
 	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
@@ -294,6 +297,11 @@ void agent_read_figures(struct agent *a, struct agent_figures *ret)
 	}
 	*ret = a->seen_figures;
 	ret->beat_ns = dataloop_beat_ns(a->loop);
+	if (a->cfg.io_threads > 1) {
+		uint64_t beat_ns = io_xport_beat_ns(a->x);
+
+		ret->beat_ns = beat_ns < ret->beat_ns ? beat_ns : ret->beat_ns;
+	}
 }
 
 void agent_read_quotas(struct agent *a, struct quota_view *ret)
@@ -367,7 +375,12 @@ static void uv_pool_start_threads(void *arg)
 /* Open what the data thread uses, and start the thread. */
 static int agent_start_data_thread(struct agent *a, struct err_text *err)
 {
-	int rc = datapath_new(a->net, a->cfg.same_host, 0, &agt_core_events, a->core, &a->x, err);
+	const struct io_config io = {.n_threads = a->cfg.io_threads,
+		.spin_us = a->cfg.spin_us,
+		.same_host = a->cfg.same_host};
+	int rc = io.n_threads > 1 ? io_xport_new(a->net, &io, &agt_core_events, a->core, &a->x, err)
+				  : datapath_new(a->net, a->cfg.same_host, 0, &agt_core_events,
+					    a->core, &a->x, err);
 
 	if (rc < 0)
 		return rc;
@@ -443,6 +456,9 @@ static void agent_close_connections(void *arg)
 	struct agent *a = arg;
 
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
+	/* Rounds that the I/O threads have completed are reported while the trainers are there. */
+	if (a->cfg.io_threads > 1)
+		io_xport_stop(a->x);
 	executor_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))
 		if (a->cfg.can_hand_over)

@@ -7,6 +7,7 @@
  *   model/     the structs that all files of the thread share
  *   trainers/  messages of trainers, and their jobs    gpu/       executors, and tensors on GPUs
  *   memory/    shared memory                           quota/     limits of users and jobs
+ *   io/        I/O threads
  *   handover/  records for the next process            restore/   reads these records
  *
  * A trainer can harm only its own job, because the agent copies all data of a trainer once and

@@ -18,6 +18,7 @@
 #include "bps-agent/gpu/gpu_probe.h"
 #include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
+#include "bps-agent/io/io_threads.h"
 #include "bps-agent/listen_socket.h"
 #include "bps-agent/quota/quota_report.h"
 #include "common/base/failpoint.h"
@@ -29,8 +30,8 @@
 #include "common/local/local.h"
 #include "common/os/limits.h"
 
-/* Number of data threads. One thread owns all trainers, rings and partitions. One thread is enough,
- * because its only work per byte is to sum the local workers' tensors and to copy sums. */
+/* Number of data threads. One thread owns all trainers, rings and partitions. Its work per partition
+ * is small; I/O threads can take the work per byte (io/io_threads.h). */
 #define AGENT_THREADS 1
 /* Threads of libuv's pool, and all threads besides the data thread: these, the memory thread and
  * the resolver. */
@@ -44,6 +45,7 @@ struct agent_opts {
 	const char *socket, *group, *sysfs;
 	unsigned gpu_strategy; /* enum strategy */
 	bool keeps_trainers;
+	int64_t io_threads;
 	unsigned gpu;
 	const char *gpu_program;
 	char gpu_path[PATH_MAX];
@@ -68,6 +70,10 @@ static const struct setting rows[] = {
 	{"keep-trainers", SET_BOOL, SETTING_AT(struct agent_opts, keeps_trainers), .def = "yes",
 		.help = "continue the trainers' jobs after a restart, if the service manager keeps "
 			"descriptors"},
+	{"threads", SET_INT, SETTING_AT(struct agent_opts, io_threads), .def = "1", .min = 1,
+		.max = IO_THREADS_MAX,
+		.help = "I/O threads that send, receive and sum under load; 1: the data thread "
+			"does this itself"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
 		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
@@ -234,6 +240,7 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 		.instance = app->node.instance,
 		.listen_fd = app->listener.fd,
 		.spin_us = (uint32_t)o->node.spin_us,
+		.io_threads = (unsigned)o->io_threads,
 		.same_host = node_same_host(&app->node),
 		.limits = agent_limits_of_options(o),
 		.host = app->node.host,
@@ -451,6 +458,18 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 		"time from sending a contribution to the offer of its sum", &f.core.push);
 	metric_append_histogram(out, "bps_agent_pull_seconds",
 		"time from the offer of a sum until the sum has been read", &f.core.pull);
+	metric_append_single(out, "bps_agent_io_threads_running",
+		"I/O threads that work at present; 0: the data thread does all work",
+		f.io.is_running ? f.io.n_threads : 0);
+	metric_append_header(
+		out, "bps_agent_io_busy_seconds_total", "time in which an I/O thread worked");
+	for (unsigned i = 0; i < f.io.n_threads; i++) {
+		char thread[12];
+
+		snprintf(thread, sizeof(thread), "%u", i);
+		metric_append_value(out, "bps_agent_io_busy_seconds_total",
+			(double)f.io.busy_ns[i] / 1e9, "thread", thread, NULL);
+	}
 	metric_append_single(out, "bps_agent_jobs", "jobs with trainers on this machine", f.jobs);
 	metric_append_single(out, "bps_agent_trainers", "trainers connected", f.trainers);
 	metric_append_single(out, "bps_agent_executors",
@@ -602,7 +621,7 @@ int main(int argc, char **argv)
 	rc = app_open_listener(&app, &err);
 	if (rc == 0)
 		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS,
-			MORE_THREADS,
+			MORE_THREADS + (o->io_threads > 1 ? (unsigned)o->io_threads : 0),
 			agent_limits_of_options(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
 			&member_ops, &http_ops, &app, &err);
 	if (rc == 0)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "bps-agent/core/core.h"
+#include "bps-agent/io/io_threads.h"
 #include "bps-agent/quota/quota.h"
 #include "common/transport/net.h"
 
@@ -40,6 +41,8 @@ struct agent_config {
 	 * agent_free */
 	int listen_fd;
 	uint32_t spin_us;
+	/* Number of I/O threads; 1: the data thread does all work itself. */
+	unsigned io_threads;
 	/* Settings of the memory shared with servers of this host. The caller keeps them until
 	 * after agent_free. NULL: no memory is shared with servers. */
 	const struct shm_config *same_host;
@@ -58,6 +61,7 @@ struct agent_config {
 
 /* Figures for the status and the metrics. */
 struct agent_figures {
+	struct io_figures io; /* without I/O threads: zeros */
 	struct agt_stats core;
 	/* servers to which data connections were lost, for the heartbeat */
 	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];

@@ -190,6 +190,17 @@ static int datapath_segment_add(struct xport *x, void *mem, size_t bytes, uint16
 	return rc;
 }
 
+static int datapath_segment_set(struct xport *x, uint16_t segment, void *mem, size_t bytes)
+{
+	struct datapath *d = datapath_of_xport(x);
+	int rc =
+		d->net->ops->seg_set ? d->net->ops->seg_set(d->net, segment, mem, bytes) : -ENOTSUP;
+
+	if (rc == 0)
+		shm_seg_set(d->shm, segment, mem, bytes);
+	return rc;
+}
+
 static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 {
 	return datapath_of_xport(x)->shm->ops->seg_share(datapath_of_xport(x)->shm, segment, fd);
@@ -249,6 +260,7 @@ static void datapath_free_xport(struct xport *x)
 static const struct xport_ops path_ops = {
 	.connect = datapath_connect_peer,
 	.seg_add = datapath_segment_add,
+	.seg_set = datapath_segment_set,
 	.seg_share = path_seg_share,
 	.seg_del = datapath_segment_del,
 	.poll = datapath_poll_both,
@@ -303,6 +315,13 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 	}
 	*ret = &d->pub;
 	return 0;
+}
+
+bool datapath_can_set_segments(const struct xport *x)
+{
+	const struct xport *net = x->ops == &path_ops ? ((const struct datapath *)x)->net : x;
+
+	return net->ops->seg_set;
 }
 
 bool datapath_is_shared(const struct xport *x)

@@ -113,6 +113,8 @@ static bool dataloop_run_turn(struct dataloop *l, uint64_t *ret_now, uint64_t *r
 	bool more, any = false;
 
 	do {
+		if (l->ops->pause && l->ops->pause(l->ctx))
+			start = now = clock_now_ns();
 		*ret_deadline = l->ops->tick(l->ctx, now);
 		/* Call `work` first, because `poll` sends the messages that `work` queues */
 		more = l->ops->work(l->ctx);

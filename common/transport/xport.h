@@ -138,6 +138,10 @@ struct xport_ops {
 	/* Add a segment: memory that peers may read, and in which this side may store the bytes of
 	 * its reads. The memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+	/* Add a segment with the number that another xport has given it. NULL: the transport cannot
+	 * do this, so one xport must have all connections.
+	 * Errors: -EINVAL, -EEXIST: the number is in use. */
+	int (*seg_set)(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 	/* Return the time at which this side last received anything from the peer. The time is the
 	 * parameter now_ns of the call of `poll` that received the data. The time is at most some
 	 * seconds ago, because a silent connection goes down. */
@@ -156,6 +160,11 @@ struct xport_ops {
 	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in `read`. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
+
+	/* The owner has handled the first n_messages messages of the connection: it has started the
+	 * reads of all their bytes that it wants. Only an owner that sets decides_late calls this
+	 * function. NULL: the transport has no eager bytes. */
+	void (*decided)(struct xconn *c, uint64_t n_messages);
 
 	/* Functions for the loop of the data thread (common/loop/dataloop.h). The transports of the
 	 * tests do not have them. */
@@ -185,6 +194,9 @@ struct xport {
 	/* Number of tasks of xport_run that can run at the same time. 0: a task runs during the
 	 * call. */
 	uint32_t tasks_max;
+	/* The owner may handle a message after the callback `message` has returned, and then calls
+	 * ops->decided. If it is false, eager bytes wait for one poll after their message. */
+	bool decides_late;
 };
 struct xconn {
 	struct xport *x;

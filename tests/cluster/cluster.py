@@ -31,6 +31,8 @@ WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
 # The provider of all servers and agents, unless a test sets one. If the string is empty, the
 # servers and agents use their default provider.
 PROVIDER = os.environ.get("BPS_TEST_PROVIDER", "")
+# The number of I/O threads of all agents. More than one run all the time, not only under load.
+IO_THREADS = os.environ.get("BPS_TEST_IO_THREADS", "1")
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
@@ -149,7 +151,10 @@ class Daemon:
         return r
 
     def environment(self):
-        return dict(self.cluster.env)
+        env = dict(self.cluster.env)
+        if self.program == "bps-agent" and int(IO_THREADS) > 1:
+            env["BPS_FAULTS"] = "agent.io.load=drop"
+        return env
 
     def pin(self):
         """Make the daemon's next process listen on the ports of the present process."""
@@ -386,6 +391,7 @@ class Cluster:
             f"a{i}",
             "--host",
             f"agent-host{i}",
+            *(["--threads", IO_THREADS] if int(IO_THREADS) > 1 else ()),
             *args,
             kind=kind,
         )

@@ -39,7 +39,7 @@ class KeptDaemon(Daemon):
         self.thread.start()
 
     def environment(self):
-        env = dict(self.cluster.env, NOTIFY_SOCKET=str(self.path))
+        env = dict(super().environment(), NOTIFY_SOCKET=str(self.path))
         if self.start_faults:
             env["BPS_FAULTS"] = self.start_faults
         if self.store:

@@ -71,7 +71,7 @@ def losses(agents):
         line
         for a in agents
         for line in a.log.read_text().splitlines()
-        if line.startswith(("<3>", "<4>"))
+        if line.startswith(("<3>", "<4>")) and "injected" not in line
     ]
 
 

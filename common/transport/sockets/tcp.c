@@ -210,6 +210,18 @@ static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_
 	return -ENOSPC;
 }
 
+static int tcp_seg_set(struct xport *xp, uint16_t id, void *mem, size_t bytes)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+
+	if (!mem || !bytes || id >= TCP_SEGS_MAX)
+		return -EINVAL;
+	if (x->segs[id].mem)
+		return -EEXIST;
+	x->segs[id] = (struct tcp_seg){mem, bytes};
+	return 0;
+}
+
 static void tcp_seg_del(struct xport *xp, uint16_t id)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
@@ -258,6 +270,8 @@ static const struct xport_ops xport_ops = {
 	.read = tcp_start_read,
 	.close = tcp_conn_tear_down,
 	.seg_add = tcp_seg_add,
+	.seg_set = tcp_seg_set,
+	.decided = tcp_decided,
 	.seg_del = tcp_seg_del,
 	.heard_ns = peer_last_received_ns,
 	.poll = tcp_poll,

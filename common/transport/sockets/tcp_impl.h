@@ -92,6 +92,7 @@ struct tcp_eager {
 	uint32_t len;
 	uint64_t offset, count;
 	uint64_t turn;        /* value of x->turn when the message was received */
+	uint64_t message;     /* number of the message on its connection; the first one is 1 */
 	struct peer_read *rd; /* the read that takes the bytes */
 };
 /* State of the bytes being received on LANE_BULK. */
@@ -151,8 +152,11 @@ struct tcp_conn {
 	/* The head that is being received, or the head of the bytes in `in` */
 	struct tcp_frame head;
 	/* true: the socket holds eager bytes, but the message that offers these bytes has not
-	 * arrived. Receive nothing on LANE_BULK until the next message has arrived */
+	 * arrived, or the owner has not decided yet. Receive nothing on LANE_BULK until then */
 	bool is_held;
+	/* n_messages: number of messages passed to the owner. n_decided: see `decided` of struct
+	 * xport_ops */
+	uint64_t n_messages, n_decided;
 	struct socket_meter meter;
 	/* Fields for sending on LANE_BULK. answers: a queue of requested and eager bytes; the first
 	 * element is being sent. n_asked: number of elements that the peer has requested. */
@@ -259,6 +263,8 @@ void tcp_record_eager_offer(struct tcp_conn *c, const struct tcp_frame *f);
 /* Record that message m was received. From now on, reads may take the eager bytes that were
  * announced before m. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
+
+void tcp_decided(struct xconn *c, uint64_t n_messages);
 
 /* Functions of tcp_out.c. */
 /* Queue the answer to the peer's read request, which is frame f (FRAME_READ). */

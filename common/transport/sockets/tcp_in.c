@@ -107,6 +107,7 @@ int tcp_start_read(struct xport_read *r)
 	tcp_conn_mark_busy(c);
 	if (e) {
 		e->rd = rd;
+		c->is_held = false;
 		return 0;
 	}
 	peer_reads_enqueue(&c->reads, rd);
@@ -154,10 +155,32 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 		}
 		e->is_heard = true;
 		e->turn = tcp_xport_of_conn(c)->turn;
+		e->message = c->n_messages + 1;
 	}
 	if (c->is_held)
 		tcp_conn_mark_busy(c);
 	c->is_held = false;
+}
+
+void tcp_decided(struct xconn *xc, uint64_t n_messages)
+{
+	struct tcp_conn *c = (struct tcp_conn *)xc;
+
+	c->n_decided = n_messages;
+	if (c->is_held)
+		tcp_conn_mark_busy(c);
+	c->is_held = false;
+}
+
+/* Return whether the owner has handled the message that offers the eager bytes, so that no read
+ * will take the bytes if none does now. */
+static bool tcp_is_offer_decided(const struct tcp_conn *c, const struct tcp_eager *e)
+{
+	const struct tcp_xport *x = tcp_xport_of_conn(c);
+
+	if (!e->is_heard)
+		return false;
+	return x->base.pub.decides_late ? e->message <= c->n_decided : e->turn < x->turn;
 }
 
 /* Handle the head of an answer. */
@@ -203,8 +226,9 @@ static void tcp_begin_eager_bytes(struct tcp_conn *c)
 		tcp_protocol_error(c, "eager bytes whose length differs from the announced length");
 		return;
 	}
-	c->is_held = !e->rd && !e->is_heard;
-	c->in.is_open = e->rd || (e->is_heard && e->turn < tcp_xport_of_conn(c)->turn);
+	c->in.is_open = e->rd || tcp_is_offer_decided(c, e);
+	c->is_held =
+		!c->in.is_open && (!e->is_heard || tcp_xport_of_conn(c)->base.pub.decides_late);
 	c->in.rd = e->rd;
 	c->in.dst = e->rd ? e->rd->r->dst : NULL;
 }

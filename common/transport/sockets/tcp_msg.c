@@ -163,6 +163,7 @@ static void tcp_dispatch_message(struct tcp_conn *c, const struct wire_msg *m)
 		tcp_protocol_error(c, "a message of another transport");
 		return;
 	default:
+		c->n_messages++;
 		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }

@@ -1,0 +1,54 @@
+#ifndef BPS_AGENT_IO_IO_THREADS_H
+#define BPS_AGENT_IO_IO_THREADS_H
+/* The agent's transport with I/O threads. The core sees one struct xport. Behind it, each I/O
+ * thread has a transport of its own (common/datapath/datapath.h) and owns the connections that it
+ * was given: their system calls, copies, CRCs and local sums.
+ *
+ * I/O threads work only under load. At rest they are PARKED: the data thread calls their transports
+ * itself, so a small message passes no second thread. When the data thread is busy, they all RUN,
+ * and exchange records with the data thread through two queues for each thread (io_queue.h).
+ *
+ *   PARKED --the data thread had work for 70 % of 2 ms------------> RUNNING
+ *   RUNNING --all threads together had work for < 50 % of 100 ms--> PARKED
+ *
+ * Each transport has one owner at any time: the data thread while its I/O thread is parked, else
+ * the I/O thread (I13). Segments are added and removed by the data thread, which parks a running
+ * thread for the duration of the call.
+ *
+ * Thread: the data thread, unless a function says otherwise. */
+#include <stdint.h>
+
+#include "common/base/error.h"
+#include "common/transport/xport.h"
+
+struct net;
+struct shm_config;
+
+#define IO_THREADS_MAX 16
+
+struct io_config {
+	unsigned n_threads;                 /* number of I/O threads, 1 to IO_THREADS_MAX */
+	uint32_t spin_us;                   /* as for dataloop_new */
+	const struct shm_config *same_host; /* as for datapath_new */
+};
+
+struct io_figures {
+	unsigned n_threads;
+	bool is_running;
+	uint64_t n_runs;                  /* how often the threads have begun to run */
+	uint64_t busy_ns[IO_THREADS_MAX]; /* time in which a thread ran, and was not asleep */
+};
+
+/* Make the transport and start the threads. Errors: a negative code; err gets the text. -ENOTSUP:
+ * the network's provider cannot have several threads. */
+int io_xport_new(struct net *net, const struct io_config *cfg, const struct xport_events *ev,
+	void *ctx, struct xport **ret, struct err_text *err);
+/* End the threads, and give the core all events that they have recorded. From then on, the data
+ * thread does all work. Call this before the end of the process, while the core may still report
+ * rounds. */
+void io_xport_stop(struct xport *x);
+void io_xport_figures(const struct xport *x, struct io_figures *ret);
+/* Return the oldest beat of the running threads (dataloop_beat_ns); UINT64_MAX: none runs. Thread:
+ * any. */
+uint64_t io_xport_beat_ns(const struct xport *x);
+#endif
