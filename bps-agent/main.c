@@ -30,8 +30,8 @@
 #include "common/local/local.h"
 #include "common/os/limits.h"
 
-/* Number of data threads. One thread owns all trainers, rings and partitions. Its work per partition
- * is small; I/O threads can take the work per byte (io/io_threads.h). */
+/* Number of data threads. One thread owns all trainers, rings and partitions. Its work per
+ * partition is small; I/O threads can take the work per byte (io/io_threads.h). */
 #define AGENT_THREADS 1
 /* Threads of libuv's pool, and all threads besides the data thread: these, the memory thread and
  * the resolver. */
@@ -602,6 +602,18 @@ static int app_open_listener(struct agent_app *app, struct err_text *err)
 		&app->inherited, app->can_hand_over, err);
 }
 
+static int app_check_threads(const struct agent_app *app, struct err_text *err)
+{
+	const char *provider = net_provider(app->node.net);
+
+	if (app->opts.io_threads == 1 || strcmp(provider, "sockets") == 0)
+		return 0;
+	return err_set(err, -EINVAL,
+		"threads is %d, but the provider of this network is '%s', which cannot have I/O "
+		"threads; set threads to 1, or provider to sockets",
+		(int)app->opts.io_threads, provider);
+}
+
 int main(int argc, char **argv)
 {
 	struct agent_app app = {.listener.fd = -1};
@@ -624,6 +636,8 @@ int main(int argc, char **argv)
 			MORE_THREADS + (o->io_threads > 1 ? (unsigned)o->io_threads : 0),
 			agent_limits_of_options(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
 			&member_ops, &http_ops, &app, &err);
+	if (rc == 0)
+		rc = app_check_threads(&app, &err);
 	if (rc == 0)
 		rc = daemon_start_status_reports(
 			&app.node.daemon, agent_format_status_line, &app, &err);
