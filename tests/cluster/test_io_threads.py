@@ -1,4 +1,4 @@
-"""Agents with I/O threads: all sums are right while the threads run, and they run only under load."""
+"""Agents with I/O threads: all sums are right, and the threads run only under load."""
 
 import signal
 

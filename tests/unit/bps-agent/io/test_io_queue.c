@@ -14,7 +14,7 @@
 
 #define RECORDS 200000u
 
-struct numbered {
+struct queued_number {
 	struct io_head head;
 	uint32_t number, n_more;
 	uint8_t more[];
@@ -22,7 +22,7 @@ struct numbered {
 
 static void put_number(struct io_queue *q, uint32_t number, uint32_t n_more)
 {
-	struct numbered *r = io_queue_put(q, sizeof(*r) + n_more);
+	struct queued_number *r = io_queue_put(q, sizeof(*r) + n_more);
 
 	assert_int_equal((uintptr_t)r % 8, 0);
 	r->number = number;
@@ -41,12 +41,12 @@ static void records_arrive_only_after_they_are_published(void **state)
 	io_queue_publish(&q);
 	put_number(&q, 2, 100000); /* larger than the first batch */
 	io_queue_publish(&q);
-	assert_int_equal(((struct numbered *)io_queue_next(&q))->number, 1);
+	assert_int_equal(((struct queued_number *)io_queue_next(&q))->number, 1);
 	put_number(&q, 3, 0);
-	assert_int_equal(((struct numbered *)io_queue_next(&q))->n_more, 100000);
+	assert_int_equal(((struct queued_number *)io_queue_next(&q))->n_more, 100000);
 	assert_null(io_queue_next(&q));
 	io_queue_publish(&q);
-	assert_int_equal(((struct numbered *)io_queue_next(&q))->number, 3);
+	assert_int_equal(((struct queued_number *)io_queue_next(&q))->number, 3);
 	io_queue_fini(&q);
 }
 
@@ -109,7 +109,7 @@ static void reader_that_sleeps_misses_no_record(void **state)
 	assert_int_equal(io_queue_init(&q), 0);
 	assert_int_equal(pthread_create(&writer, NULL, write_all, &q), 0);
 	while (n < RECORDS) {
-		const struct numbered *r = io_queue_next(&q);
+		const struct queued_number *r = io_queue_next(&q);
 		struct pollfd p = {.fd = q.wake_fd, .events = POLLIN};
 
 		if (r) {
