@@ -31,11 +31,14 @@ struct ring_trainer {
 };
 struct ring_world {
 	struct agt_core *core;
+	struct xport x; /* it runs the sums of the job during the call */
 	struct agt_tensor *tensors[TENSORS];
 	uint64_t done[TENSORS];
 	struct ring_trainer trainers[WORKERS];
 	float mem[TENSORS][WORKERS + 3][ELEMS];
 };
+
+static const struct xport_ops no_ops = {.run = NULL};
 
 static void on_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
 {
@@ -78,8 +81,10 @@ static void start(struct ring_world *w)
 	struct ctl_job msg = {.job = 1, .size = WORKERS, .members = &member, .n_members = 1};
 	struct agt_job *job;
 
-	if (agt_core_new(&cfg, &env, NULL, &w->core) || agt_job_new(w->core, &msg, 0, &job))
+	w->x = (struct xport){.ops = &no_ops, .ev = &agt_core_events};
+	if (agt_core_new(&cfg, &env, &w->x, &w->core) || agt_job_new(w->core, &msg, 0, &job))
 		abort();
+	w->x.ctx = w->core;
 	for (unsigned t = 0; t < TENSORS; t++) {
 		struct agt_mem in[WORKERS] = {mem_of(w, t, 0), mem_of(w, t, 1)};
 		struct agt_mem staging = mem_of(w, t, 2),
