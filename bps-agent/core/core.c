@@ -174,11 +174,9 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->is_closing = true;
 	job->release = release;
 	job->release_ctx = release_ctx;
-	TAILQ_FOREACH (t, &job->tensors, link) {
-		t->is_end_due = false;
+	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
 			part_abandon_round(&t->parts[i], "job is closing");
-	}
 	agt_job_work_ended(job);
 }
 

@@ -23,7 +23,7 @@ static const struct state_row part_states[] = {
 	[PART_WAITING] = {"waiting", 1u << PART_READY | 1u << PART_OFFERED | 1u << PART_IDLE},
 	[PART_OFFERED] = {"offered",
 		1u << PART_READY | 1u << PART_SENT | 1u << PART_FETCHING | 1u << PART_IDLE},
-	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_IDLE},
+	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_SENT | 1u << PART_IDLE},
 };
 
 void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why)

@@ -99,6 +99,13 @@ void part_read_done(struct agt_part *part, int status)
 		part_set_state(part, PART_IDLE, "job has failed");
 		return;
 	}
+	if (!is_stale && (status == BPS_EPROTO || status == -EINVAL)) {
+		/* The offer is invalid, which an I/O thread has found. Wait, as after an error of
+		 * xport_read. */
+		part_set_state(part, PART_SENT, "the offer cannot be read");
+		part_await_offer(part);
+		return;
+	}
 	if (status == 0 && !is_stale) {
 		if (part->read.conn->is_same_host ||
 			xport_read_crc(&part->read) == part->offer.crc) {

@@ -84,11 +84,13 @@ static void part_task_run(struct xport_task *base)
 static struct xport_task *part_begin_task(
 	struct agt_part *part, enum part_task_kind kind, enum op op, char *sum, bool wants_crc)
 {
-	part->task = (struct part_task){.base = {.run = part_task_run, .crc = part->crc},
-		.kind = kind,
-		.op = op,
-		.sum = sum,
-		.wants_crc = wants_crc};
+	part->task =
+		(struct part_task){.base = {.run = part_task_run,
+					   .crc = part->crc_round == part->round ? part->crc : 0},
+			.kind = kind,
+			.op = op,
+			.sum = sum,
+			.wants_crc = wants_crc};
 	part->is_working = true;
 	part->tensor->n_tasks++;
 	part->tensor->job->n_tasks++;

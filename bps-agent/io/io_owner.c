@@ -58,8 +58,11 @@ static void conn_drop_deferred(struct io_conn *c)
 
 static void conn_lose_real(struct io_conn *c)
 {
-	if (c->real)
+	if (c->real) {
 		LIST_REMOVE(c, of_thread);
+		atomic_store_explicit(
+			&c->heard_ns, c->real->x->ops->heard_ns(c->real), memory_order_relaxed);
+	}
 	c->real = NULL;
 	conn_drop_deferred(c);
 }

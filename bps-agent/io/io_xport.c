@@ -190,9 +190,10 @@ static void xport_tell_decisions(struct io_xport *x)
 
 /* ---- parking ---- */
 
-static int thread_watch(struct io_thread *t, int op)
+/* Set for which events of the thread's transport the data thread wakes up: EPOLLIN or 0. */
+static int thread_watch(struct io_thread *t, int op, uint32_t events)
 {
-	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = t->index};
+	struct epoll_event ev = {.events = events, .data.u32 = t->index};
 
 	return epoll_ctl(t->x->epoll_fd, op, t->real->ops->fd(t->real), &ev) ? -errno : 0;
 }
@@ -226,9 +227,7 @@ static void xport_run_threads(struct io_xport *x)
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		struct io_thread *t = &x->threads[i];
 
-		/* Without this, the data thread would wake up for the events of the transport. If
-		 * it fails, the data thread only wakes up more often. */
-		thread_watch(t, EPOLL_CTL_DEL);
+		thread_watch(t, EPOLL_CTL_MOD, 0);
 		t->is_running = true;
 		t->look_slept_ns = thread_slept_ns(t, x->now_ns);
 		io_thread_resume(t);
@@ -252,10 +251,9 @@ static void xport_park_threads(struct io_xport *x)
 		t->is_running = false;
 		t->wants_poll = true;
 		io_owner_note_heard(t);
-		if (thread_watch(t, EPOLL_CTL_ADD) < 0)
-			log_rated(LOG_WARN,
-				"cannot watch the connections of an I/O thread: thread=%u",
-				t->index);
+		thread_watch(t, EPOLL_CTL_MOD, EPOLLIN);
+		/* The thread may have woken this one after its last look at the queue. */
+		io_queue_awake(&t->out);
 	}
 	x->is_running = false;
 	x->pub.tasks_max = 0;
@@ -283,7 +281,7 @@ static bool xport_is_calm(struct io_xport *x)
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		struct io_thread *t = &x->threads[i];
 		uint64_t total_ns = thread_slept_ns(t, x->now_ns);
-		uint64_t slept_ns = total_ns - t->look_slept_ns;
+		uint64_t slept_ns = total_ns > t->look_slept_ns ? total_ns - t->look_slept_ns : 0;
 		uint64_t awake_ns = slept_ns < span_ns ? span_ns - slept_ns : 0;
 
 		t->look_slept_ns = total_ns;
@@ -681,8 +679,9 @@ static void thread_end(struct io_thread *t)
 {
 	if (!t->loop || t->has_ended)
 		return;
-	/* Until it ends, the thread must not call the core. */
-	t->is_running = true;
+	if (!t->is_running)
+		/* Until it ends, the thread must not call the core. */
+		t->is_running = true;
 	io_thread_stop(t);
 	thread_drain(t);
 	t->is_running = false;
@@ -762,7 +761,7 @@ static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *e
 	if (rc < 0)
 		return rc;
 	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, t->out.wake_fd, &ev) ||
-		thread_watch(t, EPOLL_CTL_ADD) < 0)
+		thread_watch(t, EPOLL_CTL_ADD, EPOLLIN) < 0)
 		return err_set(
 			err, -errno, "cannot watch an I/O thread with epoll: %s", strerror(errno));
 	return 0;

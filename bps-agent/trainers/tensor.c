@@ -503,7 +503,9 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
 		tensor_report_done(tensor, w, round, status, workers);
 	}
-	if (tensor->kind->has_streams)
+	/* Without a core, the job has ended before the last task of the round, and so has its
+	 * executor. */
+	if (tensor->kind->has_streams && tensor->core)
 		tensor->kind->round_over(tensor, status);
 }
 

@@ -159,6 +159,44 @@ static void freed_job_is_released_after_the_last_task(void **state)
 	world_free(w);
 }
 
+static void failure_is_told_although_the_job_is_freed_meanwhile(void **state)
+{
+	struct agt_world *w = threaded_world((struct agt_shape){.n_elems = LARGE});
+
+	(void)state;
+	submit_all(w, 1);
+	agt_job_fail(w->job, BPS_EAGENT_LOST);
+	agt_job_free(w->job, released, w);
+	w->job = NULL;
+	check(w);
+	assert_int_equal(w->n_done + w->n_releases, 0);
+	end_task(w);
+	assert_int_equal(w->n_done, 1);
+	assert_int_equal(w->done_status, BPS_EAGENT_LOST);
+	assert_int_equal(w->n_releases, 1);
+	world_free(w);
+}
+
+static void read_that_finds_an_invalid_offer_waits(void **state)
+{
+	struct agt_world *w = threaded_world((struct agt_shape){.n_elems = LARGE});
+	unsigned n;
+
+	(void)state;
+	submit_all(w, 1);
+	end_task(w);
+	say_result(w, 0, 1);
+	n = (unsigned)w->conn[0]->n_sent;
+	end_read(w, 0, BPS_EPROTO);
+	assert_int_equal(w->conn[0]->n_sent, n); /* no loop without a delay */
+	tick(w, AGAIN_MS);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_result(w, 0, 1);
+	end_read(w, 0, 0);
+	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+
 static void damaged_contribution_is_computed_again_by_a_task(void **state)
 {
 	for (unsigned k = 0; k < 2; k++) { /* k = 1: the input has changed twice */
@@ -233,6 +271,8 @@ int main(void)
 		cmocka_unit_test(refused_task_is_offered_again),
 		cmocka_unit_test(workers_hear_of_a_failure_after_the_last_task),
 		cmocka_unit_test(freed_job_is_released_after_the_last_task),
+		cmocka_unit_test(failure_is_told_although_the_job_is_freed_meanwhile),
+		cmocka_unit_test(read_that_finds_an_invalid_offer_waits),
 		cmocka_unit_test(damaged_contribution_is_computed_again_by_a_task),
 		cmocka_unit_test(closing_link_sends_nothing_and_connects_again),
 		cmocka_unit_test(sums_of_one_machine_run_as_tasks),
