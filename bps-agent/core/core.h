@@ -208,9 +208,9 @@ int agt_job_new(
  * then calls agt_job_apply_placement, which sets the new pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported, except those that have failed and
- * wait for a task (A10). Running reads and tasks still use the job's memory, so release(release_ctx)
- * is called when none runs any more. If none runs now, release is called before agt_job_free
- * returns. */
+ * wait for a task (A10). Running reads and tasks still use the job's memory. So the function
+ * release(release_ctx) is called when none runs any more. If none runs now, it is called before
+ * agt_job_free returns. */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
 /* End every round in flight and every later round with the error `code`. */
 void agt_job_fail(struct agt_job *job, int code);

@@ -22,9 +22,21 @@ static const struct srv_reports reports = {
 	.staging_exhausted = sums_queue_foldable_slots,
 };
 
+/* Return the size of a segment of the staging memory, which consists of two pools. */
+static size_t staging_segment_bytes(const struct srv_config *cfg)
+{
+	size_t bytes = cfg->segment_bytes;
+
+	while (bytes > cfg->staging_bytes / 2)
+		bytes /= 2;
+	return bytes;
+}
+
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
 {
 	struct srv_core *core = calloc(1, sizeof(*core));
+	size_t segment_bytes = staging_segment_bytes(cfg);
+	size_t early_bytes = cfg->staging_bytes / 2 / segment_bytes * segment_bytes;
 
 	if (!core)
 		return -ENOMEM;
@@ -43,7 +55,10 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->fetches);
 	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
-	if (!core->sums || staging_new(core) < 0) {
+	core->staging =
+		pool_new(segment_bytes, cfg->staging_bytes - early_bytes, env->segment, env->ctx);
+	core->early = pool_new(segment_bytes, early_bytes, env->segment, env->ctx);
+	if (!core->sums || !core->staging || !core->early) {
 		srv_core_free(core);
 		return -ENOMEM;
 	}

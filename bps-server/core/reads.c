@@ -65,18 +65,6 @@ static void reads_park_seat(struct srv_core *core, struct seat *seat)
 	TAILQ_INSERT_TAIL(&core->parked, seat, parked);
 }
 
-int staging_new(struct srv_core *core)
-{
-	size_t bytes = core->cfg.staging_bytes, segment_bytes = core->cfg.segment_bytes, early;
-
-	while (segment_bytes > bytes / 2)
-		segment_bytes /= 2;
-	early = bytes / 2 / segment_bytes * segment_bytes;
-	core->staging = pool_new(segment_bytes, bytes - early, core->env.segment, core->env.ctx);
-	core->early = pool_new(segment_bytes, early, core->env.segment, core->env.ctx);
-	return core->staging && core->early ? 0 : -ENOMEM;
-}
-
 static void staging_report_exhausted(struct srv_core *core)
 {
 	core->is_starved = true;

@@ -17,8 +17,6 @@ void reads_start_queued(struct srv_core *core);
 void on_peer_read_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach_from_owner(struct fetch *f);
-/* Make the pools of the staging memory, core->staging and core->early. Errors: -ENOMEM. */
-int staging_new(struct srv_core *core);
 /* Get staging memory for a member's contribution. staging_release_buffer frees the memory. Returns
  * NULL if there is no memory for the contribution now.
  *

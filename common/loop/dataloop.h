@@ -28,8 +28,8 @@ struct dataloop_ops {
 	/* Do a small part of the work, and return after much less than a millisecond. Returns true
 	 * when work is left. */
 	bool (*work)(void *ctx);
-	/* Called before each call of `tick`. It may block, for example while another thread uses the
-	 * transport. Returns whether it has blocked. NULL: the loop calls nothing. */
+	/* Called before each call of `tick`. It may block, for example while another thread uses
+	 * the transport. Returns whether it has blocked. NULL: the loop calls nothing. */
 	bool (*pause)(void *ctx);
 	/* Called before the loop blocks. Returns false if there is new work. The loop then does not
 	 * block. NULL: the owner never has new work. */
