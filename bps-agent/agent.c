@@ -466,6 +466,8 @@ static void agent_close_connections(void *arg)
 		else
 			trainer_disconnect(
 				TAILQ_FIRST(&a->trainers), false, "the agent is stopping");
+	/* Another turn could end a round, and report it to a trainer that is gone. */
+	dataloop_end(a->loop);
 }
 
 void agent_free(struct agent *a)

@@ -296,11 +296,14 @@ int dataloop_post_copy(struct dataloop *l, void (*fn)(void *item), const void *i
 	return rc;
 }
 
+void dataloop_end(struct dataloop *l)
+{
+	l->is_stopping = true;
+}
+
 static void dataloop_mark_stopping(void *arg)
 {
-	struct dataloop *l = arg;
-
-	l->is_stopping = true;
+	dataloop_end(arg);
 }
 
 void dataloop_stop(struct dataloop *l)

@@ -71,6 +71,9 @@ int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 int dataloop_post_copy(
 	struct dataloop *l, void (*fn)(void *item), const void *item, size_t n_bytes);
 
+/* Let the loop end after the posted functions that run now, without another turn. dataloop_stop
+ * still has to join the thread. Thread: the data thread. */
+void dataloop_end(struct dataloop *l);
 /* Run all posted functions, end the thread and join it. Before this call the owner must have posted
  * a function that closes the owner's handles. */
 void dataloop_stop(struct dataloop *l);
