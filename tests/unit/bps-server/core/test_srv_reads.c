@@ -2,6 +2,8 @@
  * long the core keeps the sums that it offers. */
 #include "tests/unit/srv_world.h"
 
+#include <limits.h>
+
 /* ---- B1: reads ---- */
 
 static void read_cut_by_a_lost_connection_leaves_no_trace(void **state)
@@ -498,42 +500,46 @@ static void say_contrib_of_either_tensor(struct srv_world *w, unsigned i, unsign
 	say(w, i, &m);
 }
 
+/* Offer contributions of both tensors in random order, end their reads and add them up, until
+ * n_rounds rounds are done. The member with the index `late` offers nothing for tensor 0. */
+static void press_two_tensors(unsigned seed, unsigned late, unsigned n_rounds)
+{
+	struct srv_world *w = world(.n_members = 3, .n_elems = 5000, .n_parts = PARTS_MAX,
+		.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
+	bool has_offered[3][PARTS_MAX + 4] = {{false}};
+	unsigned idle = 0;
+
+	add_large_tensor(w);
+	srand(seed);
+	while (stats(w).rounds < n_rounds && idle < 3000) {
+		unsigned i = (unsigned)rand() % 3, p = (unsigned)rand() % (PARTS_MAX + 4);
+
+		idle++;
+		if (rand() % 2 && !has_offered[i][p] && (i != late || p >= PARTS_MAX)) {
+			has_offered[i][p] = true;
+			say_contrib_of_either_tensor(w, i, p);
+			idle = 0;
+		} else if (w->m[i].conn->n_reads) {
+			end_read(w, i, (unsigned)rand() % (unsigned)w->m[i].conn->n_reads, 0);
+			idle = 0;
+		} else if (rand() % 4 == 0) {
+			srv_core_sum_slice(w->core);
+		}
+		check(w);
+	}
+	if (stats(w).rounds < n_rounds)
+		fail_msg("seed %u: %u rounds, then no progress", seed, (unsigned)stats(w).rounds);
+	world_free(w);
+}
+
 /* Early contributions of small partitions are scattered over the staging memory. A large
  * contribution then finds no contiguous room. The contributions that complete the sums of the small
  * partitions are queued behind the large contribution. The server must not deadlock. */
 static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;
-	for (unsigned seed = 1; seed <= 60; seed++) {
-		struct srv_world *w = world(.n_members = 3, .n_elems = 5000, .n_parts = PARTS_MAX,
-			.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
-		bool has_offered[3][PARTS_MAX + 4] = {{false}};
-		unsigned idle = 0;
-
-		add_large_tensor(w);
-		srand(seed);
-		while (stats(w).rounds < PARTS_MAX + 4 && idle < 3000) {
-			unsigned i = (unsigned)rand() % 3, p = (unsigned)rand() % (PARTS_MAX + 4);
-
-			idle++;
-			if (rand() % 2 && !has_offered[i][p]) {
-				has_offered[i][p] = true;
-				say_contrib_of_either_tensor(w, i, p);
-				idle = 0;
-			} else if (w->m[i].conn->n_reads) {
-				end_read(w, i, (unsigned)rand() % (unsigned)w->m[i].conn->n_reads,
-					0);
-				idle = 0;
-			} else if (rand() % 4 == 0) {
-				srv_core_sum_slice(w->core);
-			}
-			check(w);
-		}
-		if (stats(w).rounds < PARTS_MAX + 4)
-			fail_msg("seed %u: %u rounds, then no progress", seed,
-				(unsigned)stats(w).rounds);
-		world_free(w);
-	}
+	for (unsigned seed = 1; seed <= 60; seed++)
+		press_two_tensors(seed, UINT_MAX, PARTS_MAX + 4);
 }
 
 static void reads_that_end_after_staging_ran_out_are_added_up(void **state)
@@ -586,36 +592,8 @@ static void ordered_contribution_that_was_early_goes_on_when_it_is_next(void **s
 static void early_contributions_of_one_tensor_do_not_stop_another(void **state)
 {
 	(void)state;
-	for (unsigned seed = 1; seed <= 60; seed++) {
-		struct srv_world *w = world(.n_members = 3, .n_elems = 5000, .n_parts = PARTS_MAX,
-			.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
-		bool has_offered[3][PARTS_MAX + 4] = {{false}};
-		unsigned idle = 0;
-
-		add_large_tensor(w);
-		srand(seed);
-		while (stats(w).rounds < 4 && idle < 3000) {
-			unsigned i = (unsigned)rand() % 3, p = (unsigned)rand() % (PARTS_MAX + 4);
-
-			idle++;
-			if (rand() % 2 && !has_offered[i][p] && (i != 1 || p >= PARTS_MAX)) {
-				has_offered[i][p] = true;
-				say_contrib_of_either_tensor(w, i, p);
-				idle = 0;
-			} else if (w->m[i].conn->n_reads) {
-				end_read(w, i, (unsigned)rand() % (unsigned)w->m[i].conn->n_reads,
-					0);
-				idle = 0;
-			} else if (rand() % 4 == 0) {
-				srv_core_sum_slice(w->core);
-			}
-			check(w);
-		}
-		if (stats(w).rounds < 4)
-			fail_msg("seed %u: %u rounds, then no progress", seed,
-				(unsigned)stats(w).rounds);
-		world_free(w);
-	}
+	for (unsigned seed = 1; seed <= 60; seed++)
+		press_two_tensors(seed, 1, 4);
 }
 
 int main(void)
