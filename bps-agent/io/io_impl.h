@@ -1,7 +1,9 @@
 #ifndef BPS_AGENT_IO_IO_IMPL_H
 #define BPS_AGENT_IO_IO_IMPL_H
 /* Structures that the files of bps-agent/io share.
- *   io_xport.c   the core's side: functions of struct xport_ops, events for the core, parking
+ *   io_xport.c   the core's side: functions of struct xport_ops
+ *   io_core.c    the core's side: events for the core
+ *   io_load.c    decides whether the threads run
  *   io_owner.c   the side of the thread that owns a transport: records, events of the transport
  *   io_thread.c  the loop of an I/O thread
  *   io_queue.c   the queues between the data thread and an I/O thread */
@@ -170,13 +172,33 @@ static inline struct io_conn *io_conn_of(struct xconn *c)
 	return (struct io_conn *)c;
 }
 
-/* ---- io_xport.c: events for the core. Thread: the data thread. ---- */
+/* ---- io_core.c. Thread: the data thread. ---- */
 void io_core_up(struct io_conn *c, bool is_same_host, uint32_t ahead_bytes);
 void io_core_down(struct io_conn *c, const char *why);
 void io_core_message(struct io_conn *c, const struct wire_msg *m);
 void io_core_read_done(struct io_conn *c, struct xport_read *r, int status);
 void io_core_sent(struct io_conn *c, uint32_t queued, uint32_t ahead, uint32_t ahead_bytes);
 void io_core_task_done(struct io_thread *t, struct xport_task *task);
+
+/* Deliver the events that the thread has recorded. Returns how many there were. */
+unsigned io_core_deliver(struct io_thread *t);
+/* Return how many eager bytes may wait for the connection's thread. */
+uint32_t io_conn_ahead_limit(const struct io_conn *c);
+/* Take the connection off x->undecided. */
+void io_conn_stop_deciding(struct io_conn *c);
+
+/* ---- io_load.c. Thread: the data thread. ---- */
+/* Let the threads run, or park them, as the load demands. */
+void io_load_choose_owners(struct io_xport *x);
+/* Return when the load must be looked at while the threads run. */
+uint64_t io_load_next_look_ns(const struct io_xport *x);
+/* Own all transports until the data thread is busy again. */
+void io_load_park(struct io_xport *x);
+/* Empty both queues of a thread that does not run: this thread plays both sides. */
+void io_load_drain(struct io_thread *t);
+/* Set for which events of the thread's transport the data thread wakes up: EPOLLIN or 0. op: as for
+ * epoll_ctl. Errors: -errno. */
+int io_load_watch(struct io_thread *t, int op, uint32_t events);
 
 /* ---- io_owner.c. Thread: the owner of the thread's transport. ---- */
 extern const struct xport_events io_owner_events; /* their ctx is the struct io_thread */

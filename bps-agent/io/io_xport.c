@@ -1,174 +1,15 @@
-/* The core's side of the I/O threads: the functions of struct xport_ops, the events for the core,
- * and the decision when threads run. Thread: the data thread. */
+/* The core's side of the I/O threads: the functions of struct xport_ops. io_core.c passes events to
+ * the core, and io_load.c decides when the threads run. Thread: the data thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "bps-agent/io/io_impl.h"
-#include "common/base/failpoint.h"
-#include "common/base/log.h"
 #include "common/datapath/datapath.h"
 #include "common/transport/flow/read_window.h"
 
-/* The threads start to run when the data thread had work for BUSY_PERCENT of LOAD_NS. They are
- * parked when the work of all threads together took less than CALM_PERCENT of LOOK_NS. */
-#define LOAD_NS      UINT64_C(2000000)
-#define BUSY_PERCENT 70
-#define LOOK_NS      UINT64_C(100000000)
-#define CALM_PERCENT 50
-/* Tasks without a connection that one thread may have at a time, so that the most urgent one is
- * chosen late. */
-#define TASKS_PER_THREAD 2
-#define WAKE_UP          UINT32_MAX /* epoll data of the queues */
-
-/* ---- events for the core ---- */
-
-static void conn_set_ahead_limit(struct io_conn *c, uint32_t ahead_bytes)
-{
-	c->ahead_bytes = ahead_bytes;
-	/* All connections to other hosts have the same limit; those within this host have none. */
-	if (ahead_bytes)
-		c->t->x->pub.ahead_bytes = ahead_bytes;
-}
-
-void io_core_up(struct io_conn *c, bool is_same_host, uint32_t ahead_bytes)
-{
-	struct io_xport *x = c->t->x;
-
-	if (c->is_closing)
-		return;
-	c->is_up = true;
-	c->pub.is_same_host = is_same_host;
-	c->t->n_near += is_same_host;
-	conn_set_ahead_limit(c, ahead_bytes);
-	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
-}
-
-static void conn_stop_deciding(struct io_conn *c)
-{
-	if (c->n_decided < c->n_handled)
-		LIST_REMOVE(c, undecided);
-	c->n_decided = c->n_handled;
-}
-
-static void conn_tell_down(struct io_conn *c)
-{
-	struct io_xport *x = c->t->x;
-
-	conn_stop_deciding(c);
-	x->pub.ev->down(x->pub.ctx, &c->pub, c->why);
-	c->t->n_conns--;
-	c->t->n_near -= c->is_up && c->pub.is_same_host;
-	if (c->t->is_running)
-		io_put(&c->t->in, IO_FORGET, c, 0);
-	else
-		TAILQ_INSERT_TAIL(&x->gone, c, gone);
-}
-
-void io_core_down(struct io_conn *c, const char *why)
-{
-	snprintf(c->why, sizeof(c->why), "%s", why);
-	c->is_down = true;
-	/* Otherwise, the thread still has reads of this connection in its queue, and ends them. */
-	if (!c->n_reads)
-		conn_tell_down(c);
-}
-
-void io_core_message(struct io_conn *c, const struct wire_msg *m)
-{
-	struct io_xport *x = c->t->x;
-
-	if (c->n_decided == c->n_handled)
-		LIST_INSERT_HEAD(&x->undecided, c, undecided);
-	c->n_handled++;
-	if (!c->is_closing && !c->is_down)
-		x->pub.ev->message(x->pub.ctx, &c->pub, m);
-}
-
-void io_core_read_done(struct io_conn *c, struct xport_read *r, int status)
-{
-	struct io_xport *x = c->t->x;
-
-	r->conn = &c->pub;
-	c->n_reads--;
-	x->pub.ev->read_done(x->pub.ctx, r, status);
-	if (c->is_down && !c->n_reads)
-		conn_tell_down(c);
-}
-
-static uint32_t conn_ahead_limit(const struct io_conn *c)
-{
-	return c->ahead_bytes ? c->ahead_bytes : IO_AHEAD_MAX;
-}
-
-void io_core_sent(struct io_conn *c, uint32_t queued, uint32_t ahead, uint32_t ahead_bytes)
-{
-	struct io_xport *x = c->t->x;
-
-	c->queued -= queued;
-	c->ahead -= ahead;
-	conn_set_ahead_limit(c, ahead_bytes);
-	if (!c->wants_writable || !c->is_up || c->is_closing || c->is_down ||
-		c->ahead >= conn_ahead_limit(c) || c->queued >= IO_QUEUED_MAX)
-		return;
-	c->wants_writable = false;
-	x->pub.ev->writable(x->pub.ctx, &c->pub);
-}
-
-void io_core_task_done(struct io_thread *t, struct xport_task *task)
-{
-	t->x->pub.ev->task_done(t->x->pub.ctx, task);
-}
-
-static void deliver_record(struct io_thread *t, struct io_record *r)
-{
-	struct io_conn *c = r->conn;
-	struct io_sent sent;
-	const struct io_up *up;
-
-	switch ((enum io_kind)r->kind) {
-	case IO_UP:
-		up = (const struct io_up *)(const void *)r->body;
-		io_core_up(c, up->is_same_host, up->ahead_bytes);
-		break;
-	case IO_DOWN:
-		io_core_down(c, (const char *)r->body);
-		break;
-	case IO_MESSAGE:
-		io_core_message(c, &io_message_of(r)->m);
-		break;
-	case IO_READ_DONE:
-		io_core_read_done(c, io_pointer(r), r->status);
-		break;
-	case IO_SENT:
-		memcpy(&sent, r->body, sizeof(sent));
-		io_core_sent(c, sent.queued, sent.ahead, sent.ahead_bytes);
-		break;
-	case IO_TASK_DONE:
-		if (r->status)
-			t->n_tasks--;
-		io_core_task_done(t, io_pointer(r));
-		break;
-	case IO_FORGOTTEN:
-		free(c);
-		break;
-	default:
-		break; /* the other records are for the I/O thread */
-	}
-}
-
-static unsigned thread_deliver(struct io_thread *t)
-{
-	struct io_record *r;
-	unsigned n = 0;
-
-	while ((r = io_queue_next(&t->out))) {
-		deliver_record(t, r);
-		n++;
-	}
-	return n;
-}
+#define WAKE_UP UINT32_MAX /* epoll data of the queues */
 
 /* Tell the transports which messages the core has handled, so that they discard eager bytes that no
  * read takes. */
@@ -179,130 +20,13 @@ static void xport_tell_decisions(struct io_xport *x)
 	while ((c = LIST_FIRST(&x->undecided))) {
 		uint64_t n = c->n_handled;
 
-		conn_stop_deciding(c);
+		io_conn_stop_deciding(c);
 		if (c->t->is_running)
 			memcpy(io_put(&c->t->in, IO_DECIDED, c, sizeof(n))->body, &n, sizeof(n));
 		else if (c->real && c->real->x->ops->decided)
 			c->real->x->ops->decided(c->real, n);
 		c->t->wants_poll = true;
 	}
-}
-
-/* ---- parking ---- */
-
-/* Set for which events of the thread's transport the data thread wakes up: EPOLLIN or 0. */
-static int thread_watch(struct io_thread *t, int op, uint32_t events)
-{
-	struct epoll_event ev = {.events = events, .data.u32 = t->index};
-
-	return epoll_ctl(t->x->epoll_fd, op, t->real->ops->fd(t->real), &ev) ? -errno : 0;
-}
-
-/* Return how long the thread has slept, including its present sleep. */
-static uint64_t thread_slept_ns(const struct io_thread *t, uint64_t now_ns)
-{
-	uint64_t at_ns = atomic_load_explicit(&t->asleep_at_ns, memory_order_relaxed);
-
-	return atomic_load_explicit(&t->slept_ns, memory_order_relaxed) +
-	       (at_ns && at_ns < now_ns ? now_ns - at_ns : 0);
-}
-
-/* Empty both queues of a thread that does not run: this thread plays both sides. */
-static void thread_drain(struct io_thread *t)
-{
-	unsigned n;
-
-	do {
-		io_queue_publish(&t->in);
-		n = io_owner_execute(t, UINT32_MAX);
-		io_owner_report_sent(t);
-		io_queue_publish(&t->out);
-		n += thread_deliver(t);
-	} while (n);
-}
-
-/* Let the threads own their transports. */
-static void xport_run_threads(struct io_xport *x)
-{
-	for (unsigned i = 0; i < x->n_threads; i++) {
-		struct io_thread *t = &x->threads[i];
-
-		thread_watch(t, EPOLL_CTL_MOD, 0);
-		t->is_running = true;
-		t->look_slept_ns = thread_slept_ns(t, x->now_ns);
-		io_thread_resume(t);
-	}
-	x->is_running = true;
-	x->n_runs++;
-	x->look_ns = x->now_ns;
-	x->look_busy_ns = x->busy_ns;
-	x->pub.tasks_max = x->n_threads * TASKS_PER_THREAD;
-	atomic_store_explicit(&x->run_at_ns, x->now_ns, memory_order_relaxed);
-}
-
-/* Own all transports until the data thread is busy again. */
-static void xport_park_threads(struct io_xport *x)
-{
-	for (unsigned i = 0; i < x->n_threads; i++) {
-		struct io_thread *t = &x->threads[i];
-
-		io_thread_park(t);
-		thread_drain(t);
-		t->is_running = false;
-		t->wants_poll = true;
-		io_owner_note_heard(t);
-		thread_watch(t, EPOLL_CTL_MOD, EPOLLIN);
-		/* The thread may have woken this one after its last look at the queue. */
-		io_queue_awake(&t->out);
-	}
-	x->is_running = false;
-	x->pub.tasks_max = 0;
-	atomic_store_explicit(&x->run_at_ns, 0, memory_order_relaxed);
-}
-
-static bool xport_is_busy(struct io_xport *x)
-{
-	uint64_t span_ns = x->now_ns - x->load_ns, busy_ns = x->busy_ns - x->load_busy_ns;
-
-	if (span_ns < LOAD_NS)
-		return false;
-	x->load_ns = x->now_ns;
-	x->load_busy_ns = x->busy_ns;
-	return busy_ns >= span_ns * BUSY_PERCENT / 100;
-}
-
-/* Return whether the data thread can do all work of the threads that run, and have much room. */
-static bool xport_is_calm(struct io_xport *x)
-{
-	uint64_t span_ns = x->now_ns - x->look_ns, busy_ns = x->busy_ns - x->look_busy_ns;
-
-	if (span_ns < LOOK_NS)
-		return false;
-	for (unsigned i = 0; i < x->n_threads; i++) {
-		struct io_thread *t = &x->threads[i];
-		uint64_t total_ns = thread_slept_ns(t, x->now_ns);
-		uint64_t slept_ns = total_ns > t->look_slept_ns ? total_ns - t->look_slept_ns : 0;
-		uint64_t awake_ns = slept_ns < span_ns ? span_ns - slept_ns : 0;
-
-		t->look_slept_ns = total_ns;
-		t->busy_ns += awake_ns;
-		busy_ns += awake_ns;
-	}
-	x->look_ns = x->now_ns;
-	x->look_busy_ns = x->busy_ns;
-	return busy_ns < span_ns * CALM_PERCENT / 100;
-}
-
-static void xport_choose_owners(struct io_xport *x)
-{
-	bool never_parks = FAILPOINT(AGENT_IO_LOAD) > 0;
-
-	if (x->is_stopping)
-		return;
-	if (!x->is_running && (xport_is_busy(x) || never_parks))
-		xport_run_threads(x);
-	else if (x->is_running && xport_is_calm(x) && !never_parks)
-		xport_park_threads(x);
 }
 
 /* ---- functions for the core ---- */
@@ -363,7 +87,7 @@ static int conn_send(
 
 	if (!conn_is_usable(c))
 		return -ENOTCONN;
-	if (is_eager ? c->ahead >= conn_ahead_limit(c) : c->queued >= IO_QUEUED_MAX) {
+	if (is_eager ? c->ahead >= io_conn_ahead_limit(c) : c->queued >= IO_QUEUED_MAX) {
 		c->wants_writable = true;
 		return -EAGAIN;
 	}
@@ -622,13 +346,13 @@ static int io_poll(struct xport *xp, uint64_t now_ns)
 	xport_free_gone(x);
 	xport_tell_decisions(x);
 	for (unsigned i = 0; i < x->n_threads && x->is_running; i++) {
-		n += thread_deliver(&x->threads[i]);
+		n += io_core_deliver(&x->threads[i]);
 		io_queue_publish(&x->threads[i].in);
 	}
 	if (!x->is_running)
 		n += xport_poll_parked(x);
 	x->has_worked |= n > 0;
-	xport_choose_owners(x);
+	io_load_choose_owners(x);
 	return (int)n;
 }
 
@@ -660,11 +384,10 @@ static int io_poll_fd(struct xport *xp)
 static uint64_t io_next_deadline(struct xport *xp)
 {
 	struct io_xport *x = io_xport_of(xp);
-	uint64_t next = x->look_ns + LOOK_NS; /* when the threads may be parked */
+	uint64_t next = UINT64_MAX;
 
 	if (x->is_running)
-		return next;
-	next = UINT64_MAX;
+		return io_load_next_look_ns(x);
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		struct xport *real = x->threads[i].real;
 		uint64_t at = real->ops->next_deadline(real);
@@ -679,11 +402,10 @@ static void thread_end(struct io_thread *t)
 {
 	if (!t->loop || t->has_ended)
 		return;
-	if (!t->is_running)
-		/* Until it ends, the thread must not call the core. */
-		t->is_running = true;
+	/* Until it ends, the thread must not call the core. */
+	t->is_running = true;
 	io_thread_stop(t);
-	thread_drain(t);
+	io_load_drain(t);
 	t->is_running = false;
 	t->has_ended = true;
 }
@@ -694,7 +416,7 @@ void io_xport_stop(struct xport *xp)
 
 	x->is_stopping = true;
 	if (x->is_running)
-		xport_park_threads(x);
+		io_load_park(x);
 	for (unsigned i = 0; i < x->n_threads; i++)
 		thread_end(&x->threads[i]);
 }
@@ -705,8 +427,7 @@ static void io_free(struct xport *xp)
 
 	/* The core may remove a segment from all transports when its last read ends. So free no
 	 * transport before all threads have ended. */
-	for (unsigned i = 0; i < x->n_threads; i++)
-		thread_end(&x->threads[i]);
+	io_xport_stop(xp);
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		xport_free(x->threads[i].real);
 		x->threads[i].real = NULL;
@@ -761,7 +482,7 @@ static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *e
 	if (rc < 0)
 		return rc;
 	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, t->out.wake_fd, &ev) ||
-		thread_watch(t, EPOLL_CTL_ADD, EPOLLIN) < 0)
+		io_load_watch(t, EPOLL_CTL_ADD, EPOLLIN) < 0)
 		return err_set(
 			err, -errno, "cannot watch an I/O thread with epoll: %s", strerror(errno));
 	return 0;
