@@ -1,5 +1,5 @@
-/* Passes the events of I/O threads to the core: those that an I/O thread has recorded, and those that
- * the data thread receives itself while the threads are parked. Thread: the data thread. */
+/* Passes the events of I/O threads to the core: those that an I/O thread has recorded, and those
+ * that the data thread receives itself while the threads are parked. Thread: the data thread. */
 #include <stdlib.h>
 
 #include "bps-agent/io/io_impl.h"
