@@ -119,6 +119,14 @@ void net_remove_thread(struct net *n, struct net_thread *t)
 	net_stats_add_counters(&n->past, &t->count);
 }
 
+void net_set_conn_count(struct net *n, struct net_thread *t, uint32_t n_conns)
+{
+	uint32_t before = atomic_load_explicit(&t->count.connections, memory_order_relaxed);
+
+	atomic_store_explicit(&t->count.connections, n_conns, memory_order_relaxed);
+	atomic_fetch_add_explicit(&n->n_conns, n_conns - before, memory_order_relaxed);
+}
+
 /* ---- tickets ---- */
 
 uint64_t net_new_nonce(struct net *n, unsigned slot)

@@ -50,6 +50,9 @@ struct net {
 	 * report it */
 	bool can_take_eager;
 	_Atomic uint32_t my_id, nonces;
+	/* Connections of all data threads, which share the network card's receive window
+	 * (flow/recv_window.h). Relaxed: a thread may learn of a change a little later */
+	_Atomic uint32_t n_conns;
 	/* Random number that all nonces of this process contain, so that they differ from all
 	 * nonces that were made before a restart of the process */
 	uint16_t tag;
@@ -76,6 +79,9 @@ static inline struct peer_times net_peer_times(const struct net *n)
 struct net_thread *net_find_thread(const struct net *n, unsigned thread);
 /* Remove t from the list and add its counters to net->past. The caller holds net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
+
+/* Record how many connections the data thread t has. Thread: t. */
+void net_set_conn_count(struct net *n, struct net_thread *t, uint32_t n_conns);
 
 /* Return the nonce of a new connection in this slot. Also reserve the nonce of the connection's
  * second channel. The serial number in that nonce is larger by one. */

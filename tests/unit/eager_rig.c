@@ -114,3 +114,25 @@ void read_batches_backwards(struct offer_pair *p, uint32_t len)
 			check_bytes(p->t, k * EAGER_BATCH + i, &p->from);
 	}
 }
+
+void bytes_wait_for_a_late_owner(struct offer_pair *p, uint32_t len)
+{
+	struct net_node *c = &p->r.client;
+
+	c->x->decides_late = true;
+	c->on_message = hear;
+	assert_int_equal(send_offer(&p->r.server, &p->from, 1, 0, len), 0);
+	RUN(&p->r, p->t->n_heard == 1);
+	assert_false(RUN_MS(&p->r, discarded(c), 30));
+	assert_int_equal(take(c, 0), 0);
+	RUN(&p->r, c->n_read_done == 1);
+	check_bytes(p->t, 0, &p->from);
+	assert_int_equal(send_offer(&p->r.server, &p->from, 2, len, len), 0);
+	RUN(&p->r, p->t->n_heard == 2);
+	c->x->ops->decided(c->conn, 1); /* an old decision */
+	assert_false(RUN_MS(&p->r, discarded(c), 30));
+	c->x->ops->decided(c->conn, 2);
+	RUN(&p->r, discarded(c) == len);
+	assert_false(p->t->is_asked);
+	assert_int_equal(c->n_read_failed, 0);
+}

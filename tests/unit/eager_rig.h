@@ -44,6 +44,10 @@ struct offer_pair {
 	struct taker *t;
 };
 
+/* Let the client handle messages late: bytes wait until it has read them, or has said that it will
+ * not (`decided` of struct xport_ops). p->from has two times len bytes. */
+void bytes_wait_for_a_late_owner(struct offer_pair *p, uint32_t len);
+
 #define EAGER_BATCH 8
 /* Make EAGER_BATCH offers of len bytes at a time, and read each batch in the opposite order. */
 void read_batches_backwards(struct offer_pair *p, uint32_t len);

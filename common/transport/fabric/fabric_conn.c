@@ -88,12 +88,20 @@ static void fabric_conn_discard(struct fabric_conn *c)
 	c->rx_cookie = 0;
 }
 
+/* Adapt the receive windows to the number of connections of all data threads. */
+static void fabric_share_window(struct fabric_xport *x)
+{
+	uint32_t n = atomic_load_explicit(&x->f->base.n_conns, memory_order_relaxed);
+
+	if (recv_window_shared(&x->window, n))
+		fabric_socket_set_windows(x);
+}
+
 static void fabric_set_conn_count(struct fabric_xport *x, uint32_t n)
 {
 	x->base.n_conns = n;
-	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
-	if (recv_window_shared(&x->window, n))
-		fabric_socket_set_windows(x);
+	net_set_conn_count(&x->f->base, &x->shared, n);
+	fabric_share_window(x);
 }
 
 /* Open the endpoint of a channel, ready to receive. The channel of eager bytes has receives of its
@@ -429,6 +437,7 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
+	fabric_share_window(x); /* another data thread may have more connections now */
 	/* A ping is not sent when there are no credits. A missing ping does no harm, because the
 	 * peer then has to send credits. The credits show that the peer is alive. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)

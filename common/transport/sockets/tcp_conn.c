@@ -27,12 +27,20 @@ void tcp_conn_mark_busy(struct tcp_conn *c)
 
 /* ---- start ---- */
 
+/* Adapt the receive windows to the number of connections of all data threads. */
+static void tcp_share_window(struct tcp_xport *x)
+{
+	uint32_t n = atomic_load_explicit(&x->net->base.n_conns, memory_order_relaxed);
+
+	if (recv_window_shared(&x->window, n))
+		tcp_set_windows(x);
+}
+
 static void tcp_set_conn_count(struct tcp_xport *x, uint32_t n)
 {
 	x->base.n_conns = n;
-	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
-	if (recv_window_shared(&x->window, n))
-		tcp_set_windows(x);
+	net_set_conn_count(&x->net->base, &x->shared, n);
+	tcp_share_window(x);
 }
 
 /* Allocate the struct of a connection in a free slot. Returns NULL if slots or memory run out. */
@@ -405,6 +413,7 @@ void tcp_free_gone(struct tcp_xport *x)
 void tcp_tick_all_conns(struct tcp_xport *x)
 {
 	x->base.next_deadline_ns = UINT64_MAX;
+	tcp_share_window(x); /* another data thread may have more connections now */
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		if (!x->conns[i] || !peer_conn_tick(&x->conns[i]->base))
 			continue;

@@ -122,6 +122,17 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	pair_close(&p);
 }
 
+static void bytes_of_an_offer_wait_for_an_owner_that_decides_late(void **state)
+{
+	const uint32_t len = 300000;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 2 * len);
+	bytes_wait_for_a_late_owner(&p, len);
+	pair_close(&p);
+}
+
 static void read_of_other_bytes_requests_them(void **state)
 {
 	const uint32_t len = 50000;
@@ -285,6 +296,25 @@ static void window_stays_what_was_chosen(void **state)
 
 /* Packets on the loopback are larger than the smallest window. Data must flow without the kernel's
  * timers. */
+/* All data threads of a process share the link. */
+static void window_depends_on_the_connections_of_all_data_threads(void **state)
+{
+	struct offer_pair p;
+	struct tcp_xport *x;
+
+	(void)state;
+	pair_open(&p, ITEM);
+	x = tcp_xport_of_conn(tcp_conn_of(&p.r.client));
+	assert_int_equal(x->window.share, RECV_WINDOW_MAX);
+	atomic_fetch_add(&x->net->base.n_conns, 20);
+	tcp_tick_all_conns(x);
+	assert_int_equal(x->window.share, 96 << 10);
+	atomic_fetch_sub(&x->net->base.n_conns, 20);
+	tcp_tick_all_conns(x);
+	assert_int_equal(x->window.share, RECV_WINDOW_MAX);
+	pair_close(&p);
+}
+
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
@@ -1139,12 +1169,14 @@ int main(void)
 		cmocka_unit_test(bytes_come_with_their_offer),
 		cmocka_unit_test(offer_may_be_read_after_the_turn_that_received_it),
 		cmocka_unit_test(bytes_of_an_unread_offer_are_discarded),
+		cmocka_unit_test(bytes_of_an_offer_wait_for_an_owner_that_decides_late),
 		cmocka_unit_test(read_of_other_bytes_requests_them),
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
 		cmocka_unit_test(patient_sender_is_notified_when_there_is_room),
 		cmocka_unit_test(patient_sender_queues_less_on_a_slow_link),
 		cmocka_unit_test(impatient_sender_offers_without_bytes_when_there_is_no_room),
 		cmocka_unit_test(window_stays_what_was_chosen),
+		cmocka_unit_test(window_depends_on_the_connections_of_all_data_threads),
 		cmocka_unit_test(smallest_window_does_not_wait_for_timers),
 		cmocka_unit_test(withdrawn_segment_is_not_sent_any_more),
 		cmocka_unit_test(answers_and_eager_bytes_come_in_any_order),
