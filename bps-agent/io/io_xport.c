@@ -474,10 +474,6 @@ static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *e
 	rc = datapath_new(net, x->cfg.same_host, t->index, &io_owner_events, t, &t->real, err);
 	if (rc < 0)
 		return rc;
-	if (x->cfg.n_threads > 1 && !datapath_can_set_segments(t->real))
-		return err_set(err, -ENOTSUP,
-			"the provider of this network cannot use several I/O threads; set threads "
-			"to 1, or provider to sockets");
 	rc = io_thread_start(t, err);
 	if (rc < 0)
 		return rc;

@@ -193,8 +193,7 @@ static int datapath_segment_add(struct xport *x, void *mem, size_t bytes, uint16
 static int datapath_segment_set(struct xport *x, uint16_t segment, void *mem, size_t bytes)
 {
 	struct datapath *d = datapath_of_xport(x);
-	int rc =
-		d->net->ops->seg_set ? d->net->ops->seg_set(d->net, segment, mem, bytes) : -ENOTSUP;
+	int rc = d->net->ops->seg_set(d->net, segment, mem, bytes);
 
 	if (rc == 0)
 		shm_seg_set(d->shm, segment, mem, bytes);
@@ -315,13 +314,6 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 	}
 	*ret = &d->pub;
 	return 0;
-}
-
-bool datapath_can_set_segments(const struct xport *x)
-{
-	const struct xport *net = x->ops == &path_ops ? ((const struct datapath *)x)->net : x;
-
-	return net->ops->seg_set;
 }
 
 bool datapath_is_shared(const struct xport *x)

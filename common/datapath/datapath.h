@@ -20,8 +20,6 @@
 int datapath_new(struct net *net, const struct shm_config *same_host, unsigned thread,
 	const struct xport_events *ev, void *ctx, struct xport **ret, struct err_text *err);
 
-/* Return whether seg_set of x works, so that several transports can have the same segments. */
-bool datapath_can_set_segments(const struct xport *x);
 /* Return whether x uses shared memory. If not, xport_ops.seg_share of x is NULL. */
 bool datapath_is_shared(const struct xport *x);
 #endif

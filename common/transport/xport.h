@@ -138,8 +138,7 @@ struct xport_ops {
 	/* Add a segment: memory that peers may read, and in which this side may store the bytes of
 	 * its reads. The memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
-	/* Add a segment with the number that another xport has given it. NULL: the transport cannot
-	 * do this, so one xport must have all connections.
+	/* Add a segment with the number that another xport has given it.
 	 * Errors: -EINVAL, -EEXIST: the number is in use. */
 	int (*seg_set)(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 	/* Return the time at which this side last received anything from the peer. The time is the

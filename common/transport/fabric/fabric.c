@@ -32,27 +32,6 @@
 #define LISTEN_KEEPINTVL_S 1
 #define LISTEN_KEEPCNT     5
 
-#define LOCK_HINT "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit"
-
-int fabric_register_memory(
-	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
-{
-	int rc = FAILPOINT(NET_REGISTER);
-
-	if (rc < 0)
-		return rc;
-	rc = -FI_ENOKEY;
-	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
-		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, ticket_random64(), 0, ret, NULL);
-	if (rc)
-		log_rated(LOG_ERROR, "cannot register %zu bytes of memory with libfabric: %s%s",
-			bytes, fi_strerror(-rc),
-			x->is_verbs && rc == -FI_ENOMEM && fabric_lockable_bytes() != UINT64_MAX
-				? " (verbs locks this memory, so raise the limit: " LOCK_HINT ")"
-				: "");
-	return rc;
-}
-
 static struct fi_info *fabric_make_hints(const struct net_config *cfg, int mr_mode)
 {
 	struct fi_info *h = fi_allocinfo();
@@ -83,11 +62,6 @@ static int fabric_query_info(struct fabric *f, const struct fi_info *hints, uint
 	snprintf(service, sizeof(service), "%u", port);
 	return fi_getinfo(
 		FI_VERSION(1, 17), f->base.cfg.bind_addr, service, FI_SOURCE, hints, &f->info);
-}
-
-static bool fabric_is_verbs(const struct fabric *f)
-{
-	return strcmp(f->base.cfg.provider, "verbs") == 0;
 }
 
 static int fabric_explain_listen_error(const struct fabric *f, int rc, struct err_text *err)
@@ -130,12 +104,7 @@ static int fabric_init_provider_info(struct fabric *f, int mr_mode, struct err_t
 		return err_set(err, -EINVAL,
 			"the send queue of libfabric provider '%s' is too small",
 			f->base.cfg.provider);
-	if (fabric_is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
-		return err_set(err, -EPERM,
-			"libfabric provider 'verbs' locks the memory that it uses, and this "
-			"process may lock only %llu KiB, so raise the limit: " LOCK_HINT,
-			(unsigned long long)fabric_lockable_bytes() >> 10);
-	return 0;
+	return fabric_check_lockable(f, err);
 }
 
 static void fabric_set_socket_option(int fd, int level, int name, int value)
@@ -260,6 +229,8 @@ static void fabric_free(struct fabric *f)
 		fi_close(&f->pep->fid);
 	if (f->eq)
 		fi_close(&f->eq->fid);
+	if (f->domain)
+		fi_close(&f->domain->fid);
 	if (f->fabric)
 		fi_close(&f->fabric->fid);
 	if (f->info)
@@ -268,6 +239,7 @@ static void fabric_free(struct fabric *f)
 		close(f->epoll_fd);
 	if (f->stop_fd >= 0)
 		close(f->stop_fd);
+	pthread_mutex_destroy(&f->memory_lock);
 	net_fini(&f->base);
 	free(f);
 }
@@ -337,6 +309,8 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&f->memory_lock, NULL);
+	LIST_INIT(&f->regions);
 	rc = net_init(&f->base, &net_ops, cfg, key_fn, key_ctx);
 	if (!cfg->credits)
 		f->base.cfg.credits = FABRIC_CREDITS;
@@ -491,13 +465,12 @@ static void fabric_xport_destroy(struct fabric_xport *x)
 	fabric_reject_requests(x);
 	fabric_close_cq(x);
 	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
-		if (x->segs[i].mr)
-			fi_close(&x->segs[i].mr->fid);
+		if (x->segs[i].region)
+			fabric_region_drop(x->f, x->segs[i].region);
 	fabric_io_free(x);
 	if (x->eq)
 		fi_close(&x->eq->fid);
-	if (x->domain)
-		fi_close(&x->domain->fid);
+	fabric_close_domain(x);
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		free(x->conns[i]);
 	if (x->base.epoll_fd >= 0)
@@ -528,7 +501,9 @@ static const struct xport_ops fabric_ops = {
 	.read = fabric_io_read,
 	.close = fabric_conn_down,
 	.seg_add = fabric_seg_add,
+	.seg_set = fabric_seg_set,
 	.seg_del = fabric_seg_del,
+	.decided = fabric_eager_decided,
 	.heard_ns = peer_last_received_ns,
 	.poll = fabric_poll,
 	.may_sleep = fabric_may_sleep,
@@ -568,7 +543,7 @@ static int fabric_xport_new(struct net *n, unsigned thread, const struct xport_e
 	rc = epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd,
 		     &(struct epoll_event){.events = EPOLLIN})
 		     ? -errno
-		     : fi_domain(f->fabric, f->info, &x->domain, NULL);
+		     : fabric_open_domain(x);
 	if (!rc)
 		rc = fabric_open_cq(x);
 	pthread_mutex_lock(&f->base.lock);

@@ -463,34 +463,43 @@ static void fabric_segment_mark_dirty(struct fabric_xport *x, uint16_t id)
 	}
 }
 
-int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+int fabric_seg_set(struct xport *xp, uint16_t id, void *mem, size_t bytes)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	struct fabric_seg *s = NULL;
-	uint16_t id = 0;
+	struct fabric_seg *s;
 	int rc;
 
-	if (!mem || !bytes)
+	if (id >= FABRIC_SEGS_MAX || !mem || !bytes)
 		return -EINVAL;
-	/* Assign the segment numbers in cyclic order, so that a freed number is reused for other
-	 * memory as late as possible. */
-	for (unsigned i = 0; i < FABRIC_SEGS_MAX && !s; i++) {
-		id = (uint16_t)((x->seg_next + i) % FABRIC_SEGS_MAX);
-		if (!x->segs[id].mem)
-			s = &x->segs[id];
-	}
-	if (!s)
-		return -ENOSPC;
-	rc = fabric_register_memory(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &s->mr);
+	s = &x->segs[id];
+	if (s->mem)
+		return -EEXIST;
+	rc = fabric_region_take(x, mem, bytes, &s->region);
 	if (rc)
 		return rc;
 	s->mem = mem;
 	s->bytes = bytes;
-	s->desc = fi_mr_desc(s->mr);
+	s->desc = fi_mr_desc(s->region->mr);
 	x->seg_next = (uint16_t)((id + 1) % FABRIC_SEGS_MAX);
 	fabric_segment_mark_dirty(x, id);
-	*ret_segment = id;
 	return 0;
+}
+
+int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+
+	/* Assign the segment numbers in cyclic order, so that a freed number is reused for other
+	 * memory as late as possible. */
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++) {
+		uint16_t id = (uint16_t)((x->seg_next + i) % FABRIC_SEGS_MAX);
+
+		if (x->segs[id].mem)
+			continue;
+		*ret_segment = id;
+		return fabric_seg_set(xp, id, mem, bytes);
+	}
+	return -ENOSPC;
 }
 
 void fabric_seg_del(struct xport *xp, uint16_t id)
@@ -502,7 +511,7 @@ void fabric_seg_del(struct xport *xp, uint16_t id)
 		return;
 	fabric_eager_end_segment(x, id);
 	s = &x->segs[id];
-	fi_close(&s->mr->fid);
+	fabric_region_drop(x->f, s->region);
 	*s = (struct fabric_seg){0};
 	fabric_segment_mark_dirty(x, id);
 }
@@ -515,7 +524,7 @@ static void fabric_segment_message(const struct fabric_xport *x, uint16_t id, st
 	if (!s->mem)
 		return;
 	ret->seg.base = x->f->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)s->mem : 0;
-	ret->seg.key = fi_mr_key(s->mr);
+	ret->seg.key = fi_mr_key(s->region->mr);
 	ret->seg.bytes = s->bytes;
 }
 

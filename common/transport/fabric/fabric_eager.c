@@ -6,7 +6,8 @@
  * that will arrive on the second channel. It posts a receive for each of them in this order: into
  * the place of the read that takes the bytes, or into the sink for discarded bytes. Without a
  * posted receive, the bytes wait in the socket, and the reads of the accepting side (requests and
- * answers) wait behind them. So the receiver decides in the next poll at the latest.
+ * answers) wait behind them. So the receiver decides in the next poll at the latest, or as soon as
+ * its owner has handled the message (decides_late of struct xport).
  *
  * Thread: the data thread. */
 #include "common/transport/fabric/fabric_eager.h"
@@ -193,7 +194,8 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 	*fabric_eager_offer_at(c, c->n_eager++) = (struct fabric_eager){.segment = m->segment,
 		.len = m->len,
 		.offset = m->offset,
-		.turn = fabric_xport_of(c)->turn};
+		.turn = fabric_xport_of(c)->turn,
+		.message = c->n_messages + 1};
 	return true;
 }
 
@@ -251,7 +253,11 @@ static bool fabric_post_eager_receive(struct fabric_conn *c, struct fabric_eager
 /* Return whether this side may decide now that no read takes the bytes of an offer. */
 static bool fabric_offer_is_unwanted(const struct fabric_conn *c, const struct fabric_eager *e)
 {
-	return e->is_offered_again || e->turn < fabric_xport_of(c)->turn;
+	const struct fabric_xport *x = fabric_xport_of(c);
+
+	if (e->is_offered_again)
+		return true;
+	return x->base.pub.decides_late ? e->message <= c->n_decided : e->turn < x->turn;
 }
 
 void fabric_eager_post(struct fabric_conn *c)
@@ -269,12 +275,26 @@ void fabric_eager_post(struct fabric_conn *c)
 		if (c->n_eager_posted == c->n_eager)
 			return;
 		e = fabric_eager_offer_at(c, c->n_eager_posted);
-		if ((!e->rd && !fabric_offer_is_unwanted(c, e)) ||
-			!fabric_post_eager_receive(c, e)) {
+		if (!e->rd && !fabric_offer_is_unwanted(c, e)) {
+			/* fabric_eager_decided goes on if the owner decides late */
+			if (!fabric_xport_of(c)->base.pub.decides_late)
+				fabric_io_serve_next_poll(c);
+			return;
+		}
+		if (!fabric_post_eager_receive(c, e)) {
 			fabric_io_serve_next_poll(c);
 			return;
 		}
 	}
+}
+
+void fabric_eager_decided(struct xconn *xc, uint64_t n_messages)
+{
+	struct fabric_conn *c = (struct fabric_conn *)xc;
+
+	c->n_decided = n_messages;
+	if (c->n_eager > c->n_eager_posted)
+		fabric_io_touch(c);
 }
 
 void fabric_eager_received(

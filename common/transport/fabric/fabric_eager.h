@@ -21,6 +21,8 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m);
 struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport_read *r);
 /* Post receives of eager bytes, in the order of the offers. */
 void fabric_eager_post(struct fabric_conn *c);
+/* Implement `decided` of struct xport_ops. */
+void fabric_eager_decided(struct xconn *c, uint64_t n_messages);
 /* Handle the completion of the first posted receive. rd: the read that takes the bytes; NULL: they
  * are discarded. offered: bytes of the offer; 0: unknown. len: bytes that have arrived. */
 void fabric_eager_received(

@@ -6,6 +6,7 @@
  *   fabric.c           process-wide object, data-thread object, listener, statistics
  *   fabric_listener.c  connection-management thread: event queues, ticket check, refusals
  *   fabric_conn.c      connections: connect, accept, up, down, pings, segments
+ *   fabric_memory.c    domains, registered memory
  *   fabric_socket.c    options of the sockets of provider tcp
  *   fabric_io.c        buffers, messages under credit, reads
  *   fabric_eager.c     bytes that are sent without a request
@@ -153,14 +154,27 @@ struct fabric_eager {
 	bool is_offered_again;
 	uint32_t len;
 	uint64_t offset;
-	uint64_t turn;        /* value of x->turn when the message was received */
+	/* x->turn when the message was received, and the message's number (n_messages of struct
+	 * fabric_conn) */
+	uint64_t turn, message;
 	struct peer_read *rd; /* the read that takes the bytes */
+};
+
+/* Registered memory of a segment. Data threads with a common domain share it, because the provider
+ * `verbs` would lock the memory again for each registration. */
+struct fabric_region {
+	LIST_ENTRY(fabric_region) link;
+	struct fid_domain *domain;
+	void *mem;
+	size_t bytes;
+	struct fid_mr *mr;
+	unsigned n_uses; /* data threads that have a segment of this memory */
 };
 
 struct fabric_seg {
 	uint8_t *mem;
 	size_t bytes;
-	struct fid_mr *mr;
+	struct fabric_region *region;
 	void *desc;
 };
 struct fabric_peer_seg {
@@ -227,7 +241,10 @@ struct fabric_conn {
 	struct fabric_eager eager[EAGER_IN_MAX];
 	unsigned eager_first, n_eager, n_eager_posted;
 	uint64_t n_eager_lost; /* number of later offers, for which `eager` had no room */
-	unsigned n_discarded;  /* discarded offers that are not reported to the peer yet */
+	/* n_messages: number of messages passed to the owner. n_decided: see `decided` of struct
+	 * xport_ops */
+	uint64_t n_messages, n_decided;
+	unsigned n_discarded; /* discarded offers that are not reported to the peer yet */
 	struct fabric_eager discarded[FABRIC_DISCARDED];
 
 	struct fi_info *info; /* address of the peer, kept until both channels are open */
@@ -290,6 +307,12 @@ struct fabric {
 	uint64_t mr_mode;
 	uint32_t tx_max;
 	struct fid_fabric *fabric;
+	/* memory_lock guards `domain` and `regions` */
+	pthread_mutex_t memory_lock;
+	/* The domain of all data threads with provider `verbs`. With provider `tcp` each data
+	 * thread has a domain, because libfabric locks the domain in each poll */
+	struct fid_domain *domain;
+	LIST_HEAD(, fabric_region) regions;
 	struct fid_eq *eq; /* event queue of the listener */
 	struct fid_pep *pep;
 	/* The connection-management thread holds base.lock while it reads `eq` and, unless
@@ -345,10 +368,22 @@ void fabric_sweep_silent(struct fabric *f);
 void fabric_mark_spoiled(struct fabric_xport *x);
 void fabric_reset_connections(struct fabric_xport *x);
 
+/* Functions of fabric_memory.c. */
+bool fabric_is_verbs(const struct fabric *f);
+/* Check that this process may lock as much memory as the provider needs.
+ * Errors: -EPERM; err gets the text. */
+int fabric_check_lockable(const struct fabric *f, struct err_text *err);
+/* Open the domain of a data thread, or use that of the process. Errors: a code of libfabric. */
+int fabric_open_domain(struct fabric_xport *x);
+void fabric_close_domain(struct fabric_xport *x);
 /* Register memory. Some providers choose the key. Otherwise the key is random, so that a peer to
  * which this process has not sent the key cannot guess the key. */
 int fabric_register_memory(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
+/* Register the memory of a segment, or use the registration of another data thread. Call
+ * fabric_region_drop before the memory is unmapped. Errors: -ENOMEM, a code of libfabric. */
+int fabric_region_take(struct fabric_xport *x, void *mem, size_t bytes, struct fabric_region **ret);
+void fabric_region_drop(struct fabric *f, struct fabric_region *r);
 
 /* Functions of fabric_listener.c. */
 void *fabric_cm_main(void *arg);
@@ -373,6 +408,7 @@ void fabric_conn_down(struct xconn *conn, const char *why);
 void fabric_conn_close_endpoints(struct fabric_conn *c);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+int fabric_seg_set(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 void fabric_seg_del(struct xport *x, uint16_t segment);
 /* Send the peer a message for each own segment that was added or removed since the last call.
  * Returns 0, or -EAGAIN. */

@@ -60,6 +60,7 @@ static void fabric_dispatch_message(struct fabric_conn *c, const struct wire_msg
 		eager_policy_asked(&c->policy, m->segment, m->offset);
 		return;
 	default:
+		c->n_messages++;
 		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }

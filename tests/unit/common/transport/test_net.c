@@ -388,6 +388,33 @@ static void reads_of_all_sizes_are_exact_both_ways_at_once(void **state)
 	read_both_ways(&r);
 }
 
+static void segment_may_get_the_number_that_another_transport_gave_it(void **state)
+{
+	const uint32_t len = 70000;
+	struct xport_read rd;
+	struct mem from, to;
+	struct net_rig r;
+
+	(void)state;
+	net_rig_open(&r);
+	rig_connect(&r);
+	from = mem_new(&r.server, len, 11);
+	r.server.x->ops->seg_del(r.server.x, from.seg);
+	from.seg = 77;
+	assert_int_equal(r.server.x->ops->seg_set(r.server.x, from.seg, from.p, len), 0);
+	assert_int_equal(r.server.x->ops->seg_set(r.server.x, from.seg, from.p, len), -EEXIST);
+	assert_int_equal(r.server.x->ops->seg_set(r.server.x, UINT16_MAX, from.p, len), -EINVAL);
+	to = mem_new(&r.client, len, 0);
+	rd = read_of(&r.client, &to, &from, 0, len);
+	begin_read(&r, &rd);
+	RUN(&r, r.client.n_read_done == 1);
+	assert_int_equal(r.client.read_status, 0);
+	assert_memory_equal(to.p, from.p, len);
+	net_rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
 static void close_completes_reads_once_and_nothing_writes_later(void **state)
 {
 	struct xport_read reads[READS_MAX + 1];
@@ -780,6 +807,7 @@ int main(void)
 		cmocka_unit_test(refused_send_becomes_writable_when_the_peer_works),
 		cmocka_unit_test(both_directions_flow_with_the_least_credit),
 		cmocka_unit_test(reads_of_all_sizes_are_exact_both_ways_at_once),
+		cmocka_unit_test(segment_may_get_the_number_that_another_transport_gave_it),
 		cmocka_unit_test(close_completes_reads_once_and_nothing_writes_later),
 		cmocka_unit_test(killed_peer_is_noticed_within_100_ms),
 		cmocka_unit_test(stopped_peer_is_noticed_by_its_silence),

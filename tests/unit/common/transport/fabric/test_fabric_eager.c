@@ -102,6 +102,18 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	fabric_pair_close(&p);
 }
 
+static void bytes_of_an_offer_wait_for_an_owner_that_decides_late(void **state)
+{
+	const uint32_t len = 300000;
+	struct offer_pair p;
+
+	(void)state;
+	fabric_pair_open(&p, 2 * len);
+	NEED_EAGER(&p);
+	bytes_wait_for_a_late_owner(&p, len);
+	fabric_pair_close(&p);
+}
+
 static void read_of_other_bytes_requests_them(void **state)
 {
 	const uint32_t len = 50000;
@@ -580,6 +592,7 @@ int main(void)
 		cmocka_unit_test(bytes_of_long_offers_are_requested),
 		cmocka_unit_test(offer_may_be_read_after_the_turn_that_received_it),
 		cmocka_unit_test(bytes_of_an_unread_offer_are_discarded),
+		cmocka_unit_test(bytes_of_an_offer_wait_for_an_owner_that_decides_late),
 		cmocka_unit_test(read_of_other_bytes_requests_them),
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
 		cmocka_unit_test(bytes_of_an_older_offer_are_not_taken),
