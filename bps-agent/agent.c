@@ -297,6 +297,7 @@ void agent_read_figures(struct agent *a, struct agent_figures *ret)
 	}
 	*ret = a->seen_figures;
 	ret->beat_ns = dataloop_beat_ns(a->loop);
+	ret->data_busy_ns = dataloop_busy_ns(a->loop);
 	if (a->cfg.io_threads > 1) {
 		uint64_t beat_ns = io_xport_beat_ns(a->x);
 

@@ -19,8 +19,10 @@
 #include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
 #include "bps-agent/io/io_threads.h"
+#include "bps-agent/io_count.h"
 #include "bps-agent/listen_socket.h"
 #include "bps-agent/quota/quota_report.h"
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/daemon/fdstore.h"
@@ -28,6 +30,7 @@
 #include "common/daemon/node.h"
 #include "common/daemon/notify.h"
 #include "common/local/local.h"
+#include "common/os/cgroup.h"
 #include "common/os/limits.h"
 
 /* Number of data threads. One thread owns all trainers, rings and partitions. Its work per
@@ -70,10 +73,11 @@ static const struct setting rows[] = {
 	{"keep-trainers", SET_BOOL, SETTING_AT(struct agent_opts, keeps_trainers), .def = "yes",
 		.help = "continue the trainers' jobs after a restart, if the service manager keeps "
 			"descriptors"},
-	{"threads", SET_INT, SETTING_AT(struct agent_opts, io_threads), .def = "1", .min = 1,
+	{"threads", SET_INT, SETTING_AT(struct agent_opts, io_threads), .def = "0",
 		.max = IO_THREADS_MAX,
 		.help = "I/O threads that send, receive and sum under load; 1: the data thread "
-			"does this itself"},
+			"does this itself; 0: one for each 15 Gbit/s of the network card (with "
+			"verbs: 100), at most a quarter of the processors"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
 		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
@@ -155,6 +159,8 @@ struct agent_app {
 	 * next process */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
+	unsigned n_cpus, io_threads; /* processors of this process; number of I/O threads */
+	struct busy_look busy;       /* last look at how busy the threads are */
 	struct ctl_beat_link beat_links[CTL_BEAT_LINKS_MAX]; /* list of the next heartbeat */
 };
 
@@ -240,7 +246,7 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 		.instance = app->node.instance,
 		.listen_fd = app->listener.fd,
 		.spin_us = (uint32_t)o->node.spin_us,
-		.io_threads = (unsigned)o->io_threads,
+		.io_threads = app->io_threads,
 		.same_host = node_same_host(&app->node),
 		.limits = agent_limits_of_options(o),
 		.host = app->node.host,
@@ -357,6 +363,25 @@ static void on_agent_member_resynced(void *ctx)
 	app_post_to_data_thread(ctx, AGENT_RESYNC_END, NULL);
 }
 
+/* Log a warning if the threads that move bytes are full while processors are idle. */
+static void app_look_at_threads(struct agent_app *app, const struct agent_figures *f)
+{
+	struct busy_look now = {.at_ns = clock_now_ns(), .busy_ns = f->data_busy_ns};
+	struct err_text why;
+
+	if (now.at_ns - app->busy.at_ns < BUSY_LOOK_NS)
+		return;
+	if (f->io.n_threads) {
+		now.busy_ns = 0;
+		for (unsigned i = 0; i < f->io.n_threads; i++)
+			now.busy_ns += f->io.busy_ns[i];
+	}
+	now.idle_ns = busy_read_idle_ns();
+	if (busy_has_few_threads(&app->busy, &now, app->io_threads, app->n_cpus, &why))
+		log_rated(LOG_WARN, "%s", why.s);
+	app->busy = now;
+}
+
 static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 {
 	struct agent_app *app = ctx;
@@ -368,6 +393,7 @@ static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 	agent_read_figures(app->agent, &f);
 	net_stats(app->node.net, &net);
 	node_fill_beat_report(&app->node, b);
+	app_look_at_threads(app, &f);
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;
@@ -458,11 +484,15 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 		"time from sending a contribution to the offer of its sum", &f.core.push);
 	metric_append_histogram(out, "bps_agent_pull_seconds",
 		"time from the offer of a sum until the sum has been read", &f.core.pull);
+	metric_append_single(out, "bps_agent_data_busy_seconds_total",
+		"time in which the data thread had work", (double)f.data_busy_ns / 1e9);
+	metric_append_single(out, "bps_agent_io_threads",
+		"I/O threads of this agent; 0: the data thread does all work", f.io.n_threads);
 	metric_append_single(out, "bps_agent_io_threads_running",
 		"I/O threads that work at present; 0: the data thread does all work",
 		f.io.is_running ? f.io.n_threads : 0);
 	metric_append_header(
-		out, "bps_agent_io_busy_seconds_total", "time in which an I/O thread worked");
+		out, "bps_agent_io_busy_seconds_total", "time in which an I/O thread had work");
 	for (unsigned i = 0; i < f.io.n_threads; i++) {
 		char thread[12];
 
@@ -602,16 +632,28 @@ static int app_open_listener(struct agent_app *app, struct err_text *err)
 		&app->inherited, app->can_hand_over, err);
 }
 
-static int app_check_threads(const struct agent_app *app, struct err_text *err)
+/* Choose the number of I/O threads, after the network card was opened. */
+static void app_choose_threads(struct agent_app *app)
 {
-	const char *provider = net_provider(app->node.net);
+	const struct agent_opts *o = &app->opts;
+	const struct node *n = &app->node;
+	bool is_verbs = strcmp(net_provider(n->net), "verbs") == 0;
 
-	if (app->opts.io_threads == 1 || strcmp(provider, "sockets") == 0)
-		return 0;
-	return err_set(err, -EINVAL,
-		"threads is %d, but the provider of this network is '%s', which cannot have I/O "
-		"threads; set threads to 1, or provider to sockets",
-		(int)app->opts.io_threads, provider);
+	app->io_threads = o->io_threads ? (unsigned)o->io_threads
+					: count_io_threads(n->nic_mbps, is_verbs, app->n_cpus);
+	if (app->io_threads > 1)
+		log_info("has %u I/O threads: why=%s card=%llu Mbit/s processors=%u",
+			app->io_threads, o->io_threads ? "as set by threads" : "default",
+			(unsigned long long)n->nic_mbps, app->n_cpus);
+}
+
+/* Return the largest number of threads that the process may start besides the data thread. */
+static unsigned app_more_threads(const struct agent_app *app)
+{
+	unsigned n_io = app->opts.io_threads ? (unsigned)app->opts.io_threads
+					     : count_io_threads(UINT64_MAX, false, app->n_cpus);
+
+	return MORE_THREADS + (n_io > 1 ? n_io : 0);
 }
 
 int main(int argc, char **argv)
@@ -630,18 +672,18 @@ int main(int argc, char **argv)
 		return settings_exit_status(v, &err);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	addr_format(&o->node.scheduler, app.scheduler);
+	app.n_cpus = cgroup_cpu_count();
 	rc = app_open_listener(&app, &err);
 	if (rc == 0)
 		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS,
-			MORE_THREADS + (o->io_threads > 1 ? (unsigned)o->io_threads : 0),
+			app_more_threads(&app),
 			agent_limits_of_options(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
 			&member_ops, &http_ops, &app, &err);
-	if (rc == 0)
-		rc = app_check_threads(&app, &err);
 	if (rc == 0)
 		rc = daemon_start_status_reports(
 			&app.node.daemon, agent_format_status_line, &app, &err);
 	if (rc == 0) {
+		app_choose_threads(&app);
 		app.stop = evtimer_new(loop_base(app.node.daemon.loop), on_leave_timeout, &app);
 		rc = app.stop ? 0 : err_set(&err, -ENOMEM, "out of memory");
 	}

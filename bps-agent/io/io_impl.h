@@ -131,16 +131,13 @@ struct io_thread {
 	/* Fields of the owner. */
 	LIST_HEAD(, io_conn) dirty, conns;
 	uint64_t heard_due_ns;
-	/* Time asleep, and begin of the present sleep (0: awake). The thread stores them, the data
-	 * thread reads them; relaxed, a small error is harmless. */
-	_Atomic uint64_t slept_ns, asleep_at_ns;
 
 	/* Fields of the data thread. */
 	unsigned n_conns, n_tasks; /* connections; tasks of xport_run */
 	unsigned n_near;           /* connections within this host; they have no events */
 	bool wants_poll;           /* while the thread is parked: the transport may have work */
-	uint64_t look_slept_ns, busy_ns;
-	unsigned n_parks; /* how often the thread was parked and not resumed */
+	uint64_t look_busy_ns;     /* dataloop_busy_ns at the last look at the load */
+	unsigned n_parks;          /* how often the thread was parked and not resumed */
 };
 
 struct io_xport {

@@ -22,15 +22,6 @@ int io_load_watch(struct io_thread *t, int op, uint32_t events)
 	return epoll_ctl(t->x->epoll_fd, op, t->real->ops->fd(t->real), &ev) ? -errno : 0;
 }
 
-/* Return how long the thread has slept, including its present sleep. */
-static uint64_t thread_slept_ns(const struct io_thread *t, uint64_t now_ns)
-{
-	uint64_t at_ns = atomic_load_explicit(&t->asleep_at_ns, memory_order_relaxed);
-
-	return atomic_load_explicit(&t->slept_ns, memory_order_relaxed) +
-	       (at_ns && at_ns < now_ns ? now_ns - at_ns : 0);
-}
-
 void io_load_drain(struct io_thread *t)
 {
 	unsigned n;
@@ -52,7 +43,7 @@ static void xport_run_threads(struct io_xport *x)
 
 		io_load_watch(t, EPOLL_CTL_MOD, 0);
 		t->is_running = true;
-		t->look_slept_ns = thread_slept_ns(t, x->now_ns);
+		t->look_busy_ns = dataloop_busy_ns(t->loop);
 		io_thread_resume(t);
 	}
 	x->is_running = true;
@@ -102,13 +93,10 @@ static bool xport_is_calm(struct io_xport *x)
 		return false;
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		struct io_thread *t = &x->threads[i];
-		uint64_t total_ns = thread_slept_ns(t, x->now_ns);
-		uint64_t slept_ns = total_ns > t->look_slept_ns ? total_ns - t->look_slept_ns : 0;
-		uint64_t awake_ns = slept_ns < span_ns ? span_ns - slept_ns : 0;
+		uint64_t total_ns = dataloop_busy_ns(t->loop);
 
-		t->look_slept_ns = total_ns;
-		t->busy_ns += awake_ns;
-		busy_ns += awake_ns;
+		busy_ns += total_ns - t->look_busy_ns;
+		t->look_busy_ns = total_ns;
 	}
 	x->look_ns = x->now_ns;
 	x->look_busy_ns = x->busy_ns;

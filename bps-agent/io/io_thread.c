@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "bps-agent/io/io_impl.h"
-#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/datapath/datapath.h"
 
@@ -64,19 +63,13 @@ static bool thread_may_sleep(void *ctx)
 	/* io_thread_park wakes a reader that is asleep, so look once more. */
 	if (atomic_load_explicit(&t->wants_park, memory_order_seq_cst))
 		return false;
-	atomic_store_explicit(&t->asleep_at_ns, clock_now_ns(), memory_order_relaxed);
 	return true;
 }
 
 static void thread_awake(void *ctx)
 {
 	struct io_thread *t = ctx;
-	uint64_t slept_ns = atomic_load_explicit(&t->slept_ns, memory_order_relaxed);
-	uint64_t at_ns = atomic_load_explicit(&t->asleep_at_ns, memory_order_relaxed);
 
-	atomic_store_explicit(&t->asleep_at_ns, 0, memory_order_relaxed);
-	atomic_store_explicit(
-		&t->slept_ns, slept_ns + clock_now_ns() - at_ns, memory_order_relaxed);
 	io_queue_awake(&t->in);
 }
 

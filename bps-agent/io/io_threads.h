@@ -36,11 +36,10 @@ struct io_figures {
 	unsigned n_threads;
 	bool is_running;
 	uint64_t n_runs;                  /* how often the threads have begun to run */
-	uint64_t busy_ns[IO_THREADS_MAX]; /* time in which a thread ran, and was not asleep */
+	uint64_t busy_ns[IO_THREADS_MAX]; /* dataloop_busy_ns of each thread */
 };
 
-/* Make the transport and start the threads. Errors: a negative code; err gets the text. -ENOTSUP:
- * the network's provider cannot have several threads. */
+/* Make the transport and start the threads. Errors: a negative code; err gets the text. */
 int io_xport_new(struct net *net, const struct io_config *cfg, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
 /* End the threads, and give the core all events that they have recorded. From then on, the data

@@ -516,7 +516,7 @@ void io_xport_figures(const struct xport *xp, struct io_figures *ret)
 	*ret = (struct io_figures){
 		.n_threads = x->n_threads, .is_running = x->is_running, .n_runs = x->n_runs};
 	for (unsigned i = 0; i < x->n_threads; i++)
-		ret->busy_ns[i] = x->threads[i].busy_ns;
+		ret->busy_ns[i] = dataloop_busy_ns(x->threads[i].loop);
 }
 
 uint64_t io_xport_beat_ns(const struct xport *xp)

@@ -68,6 +68,7 @@ struct agent_figures {
 	uint32_t n_links;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
+	uint64_t data_busy_ns; /* dataloop_busy_ns of the data thread */
 	/* error code that trainers get while no server can sum, or 0 if a server can sum */
 	int stranded;
 };

@@ -53,6 +53,7 @@ struct dataloop {
 	/* Time of the last beat. The data thread writes the time, other threads read it. Relaxed
 	 * order suffices, because no other data depends on the time */
 	_Atomic uint64_t beat_ns;
+	_Atomic uint64_t busy_ns;    /* see dataloop_busy_ns; written and read like beat_ns */
 	struct handover_queue posts; /* items: struct dataloop_post */
 };
 
@@ -105,27 +106,37 @@ static void dataloop_set_timer(struct dataloop *l, uint64_t now_ns, uint64_t dea
 	uv_timer_start(&l->timer, on_dataloop_timer, ms, 0);
 }
 
+static void dataloop_add_busy(struct dataloop *l, uint64_t ns)
+{
+	uint64_t busy_ns = atomic_load_explicit(&l->busy_ns, memory_order_relaxed);
+
+	atomic_store_explicit(&l->busy_ns, busy_ns + ns, memory_order_relaxed);
+}
+
 /* Work until there is nothing to do or until TURN_NS have passed. Returns true when work is
  * left. */
 static bool dataloop_run_turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
-	uint64_t start = clock_now_ns(), now = start, next;
-	bool more, any = false;
+	uint64_t start = clock_now_ns(), now = start, worked = start, next;
+	bool more;
 
 	do {
 		if (l->ops->pause && l->ops->pause(l->ctx))
-			start = now = clock_now_ns();
+			start = worked = now = clock_now_ns();
 		*ret_deadline = l->ops->tick(l->ctx, now);
 		/* Call `work` first, because `poll` sends the messages that `work` queues */
 		more = l->ops->work(l->ctx);
 		more |= l->x && l->x->ops->poll(l->x, now) > 0;
-		any |= more;
 		now = clock_now_ns();
+		if (more)
+			worked = now;
 	} while (more && now - start < TURN_NS);
 	if (l->x && (next = l->x->ops->next_deadline(l->x)) < *ret_deadline)
 		*ret_deadline = next;
-	if (any)
+	if (worked != start) {
 		l->idle_since_ns = now;
+		dataloop_add_busy(l, worked - start);
+	}
 	*ret_now = now;
 	return more;
 }
@@ -335,6 +346,11 @@ void dataloop_free(struct dataloop *l)
 	uv_loop_close(&l->uv);
 	handover_queue_fini(&l->posts);
 	free(l);
+}
+
+uint64_t dataloop_busy_ns(const struct dataloop *l)
+{
+	return atomic_load_explicit(&l->busy_ns, memory_order_relaxed);
 }
 
 uint64_t dataloop_beat_ns(const struct dataloop *l)

@@ -84,4 +84,7 @@ void dataloop_free(struct dataloop *l);
  * thread the last beat was at most DATALOOP_BEAT_MS ago. Thread: any. */
 #define DATALOOP_BEAT_MS 250
 uint64_t dataloop_beat_ns(const struct dataloop *l);
+/* Return the time in which the thread has had work. Time in which it looks for work or sleeps does
+ * not count. Thread: any. */
+uint64_t dataloop_busy_ns(const struct dataloop *l);
 #endif

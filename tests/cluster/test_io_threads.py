@@ -6,15 +6,20 @@ import pytest
 
 from keeper import Job, kept_cluster
 from reference import same_everywhere
+from test_start import libfabric
 
 ALWAYS = ["--faults", "agent.io.load=drop"]  # the threads run all the time
 
 
-def io_threads_running(agent):
+def figure(agent, name):
     for line in agent.get("/metrics").splitlines():
-        if line.startswith("bps_agent_io_threads_running "):
+        if line.startswith(f"{name} "):
             return float(line.split()[1])
-    raise AssertionError("no metric of the I/O threads")
+    raise AssertionError(f"no metric {name}")
+
+
+def io_threads_running(agent):
+    return figure(agent, "bps_agent_io_threads_running")
 
 
 @pytest.mark.parametrize("same_host", ["auto", "off"])
@@ -54,6 +59,14 @@ def test_io_threads_run_under_load_and_are_parked_at_rest(cluster):
     finish(c, started, stop)
     c.wait_for("the threads are parked", lambda: io_threads_running(c.agents[0]) == 0)
     c.run("rounds", 2, {"n_elems": 100, "n_rounds": 3})
+    assert figure(c.agents[0], "bps_agent_io_threads") == 2
+    assert figure(c.agents[0], "bps_agent_data_busy_seconds_total") > 0
+
+
+def test_agent_has_no_io_thread_while_the_speed_of_its_card_is_unknown(cluster):
+    c = cluster(agents=1, servers=1)
+    c.run("rounds", 2, {"n_elems": 100, "n_rounds": 3})
+    assert figure(c.agents[0], "bps_agent_io_threads") == 0
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
@@ -88,14 +101,19 @@ def test_agent_whose_io_thread_hangs_ends_itself(cluster):
     assert c.agents[0].process.wait(30) == 70
 
 
-def test_io_threads_need_the_provider_sockets(cluster):
-    c = cluster(agents=0, servers=1)
-    agent = c.spawn(
-        "bps-agent",
-        "a0",
-        *("--listen", "127.0.0.10:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}"),
-        *("--socket", c.dir / "agent.sock", "--provider", "tcp", "--threads", "2"),
+@pytest.mark.skipif(not libfabric(), reason="libfabric is not installed")
+def test_sums_are_right_with_io_threads_over_libfabric(cluster):
+    where = ["--same-host", "off", "--provider", "tcp"]
+    c = cluster(
+        agents=2,
+        servers=2,
+        server_args=where,
+        agent_args=["--threads", "3", *ALWAYS, *where],
     )
-    agent.may_end_with.add(78)
-    assert agent.process.wait(30) == 78  # it does not start again and again
-    assert "set threads to 1, or provider to sockets" in agent.log.read_text()
+    args = {"dtypes": ["f32", "bf16"], "ops": ["sum"], "sizes": [1, 4095, (1 << 20) + 3]}
+    same_everywhere(c.run("matrix", 4, args))
+    started, progress, stop = start_rounds(c, 50000)
+    c.servers[0].may_end_with.add(-signal.SIGKILL)
+    c.servers[0].kill()
+    progress.goes_on()
+    finish(c, started, stop)

@@ -138,6 +138,22 @@ def test_agent_that_comes_back_registers_its_trainers_memory_again(verbs):
     job.finish()
 
 
+def test_io_threads_of_an_agent_register_memory_once(verbs):
+    """The I/O threads share a protection domain, and a job's memory is registered once in it."""
+    c = verbs(agents=1, servers=2)
+    one, three = c.agents[0], c.add_agent(1, "--threads", "3", "--faults", "agent.io.load=drop")
+    # From now on there are connections, and the buffers for their messages are registered.
+    c.run("rounds", 2, {"n_elems": 60_000, "n_rounds": 2, "n_tensors": 3})
+    c.wait_for("memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents))
+    before = {a: counted("mr", a) for a in (one, three)}
+    job = Rounds(c)
+    job.go_on()
+    added = {a: counted("mr", a) - before[a] for a in (one, three)}
+    assert added[three] == added[one] > 0
+    assert counted("pd", three) == 1
+    job.finish()
+
+
 def test_jobs_that_end_leave_nothing_registered(verbs):
     c = verbs(agents=2, servers=2)
     members = c.servers + c.agents
