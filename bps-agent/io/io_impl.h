@@ -150,8 +150,10 @@ struct io_xport {
 	bool is_armed;    /* may_sleep has armed the queues */
 	uint64_t now_ns;
 	/* Time in which the data thread had work; its value at the last look at the load (load_ns),
-	 * and at the last look whether the threads are needed (look_ns) */
-	uint64_t busy_ns, load_busy_ns, look_busy_ns, load_ns, look_ns, n_runs;
+	 * and at the last look whether the threads are needed (look_ns). load_cpu_ns: the thread's
+	 * processor time at the former. n_busy: how many times in a row the thread was busy */
+	uint64_t busy_ns, load_busy_ns, look_busy_ns, load_ns, look_ns, load_cpu_ns, n_runs;
+	unsigned n_busy;
 	bool has_worked; /* there was work since the last poll */
 	LIST_HEAD(, io_conn) undecided;
 	TAILQ_HEAD(, io_conn) gone; /* freed in the next poll */

@@ -1,14 +1,18 @@
 /* Decides from the load whether the I/O threads run or are parked. Thread: the data thread. */
 #include <errno.h>
 #include <sys/epoll.h>
+#include <time.h>
 
 #include "bps-agent/io/io_impl.h"
 #include "common/base/failpoint.h"
 
-/* The threads start to run when the data thread had work for BUSY_PERCENT of LOAD_NS. They are
- * parked when the work of all threads together took less than CALM_PERCENT of LOOK_NS. */
+/* The threads start to run when the data thread had work for BUSY_PERCENT of LOAD_NS. Time in which
+ * the kernel ran other programs in the middle of the work looks like work. So if the data thread
+ * did not have a processor for most of its work, it must be busy WINDOWS times in a row. The threads
+ * are parked when the work of all threads together took less than CALM_PERCENT of LOOK_NS. */
 #define LOAD_NS      UINT64_C(2000000)
 #define BUSY_PERCENT 70
+#define WINDOWS      5
 #define LOOK_NS      UINT64_C(100000000)
 #define CALM_PERCENT 50
 /* Tasks without a connection that one thread may have at a time, so that the most urgent one is
@@ -73,15 +77,28 @@ void io_load_park(struct io_xport *x)
 	atomic_store_explicit(&x->run_at_ns, 0, memory_order_relaxed);
 }
 
+/* Return the time for which this thread has had a processor. */
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 static bool xport_is_busy(struct io_xport *x)
 {
 	uint64_t span_ns = x->now_ns - x->load_ns, busy_ns = x->busy_ns - x->load_busy_ns;
+	uint64_t cpu_ns;
 
 	if (span_ns < LOAD_NS)
 		return false;
+	cpu_ns = thread_cpu_ns() - x->load_cpu_ns;
+	x->load_cpu_ns += cpu_ns;
 	x->load_ns = x->now_ns;
 	x->load_busy_ns = x->busy_ns;
-	return busy_ns >= span_ns * BUSY_PERCENT / 100;
+	x->n_busy = busy_ns >= span_ns * BUSY_PERCENT / 100 ? x->n_busy + 1 : 0;
+	return x->n_busy && (cpu_ns >= busy_ns / 2 || x->n_busy >= WINDOWS);
 }
 
 /* Return whether the data thread can do all work of the threads that run, and have much room. */
