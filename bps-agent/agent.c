@@ -35,6 +35,12 @@
 
 /* ---- the loop ---- */
 
+/* Return whether a->x is a transport with I/O threads (io/io_threads.h). */
+static bool agent_has_io_threads(const struct agent *a)
+{
+	return a->cfg.io.n_threads > 1;
+}
+
 static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 {
 	struct job *job;
@@ -51,7 +57,7 @@ static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 	pthread_mutex_lock(&a->lock);
 	quota_fill_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
-	if (a->cfg.io_threads > 1)
+	if (agent_has_io_threads(a))
 		io_xport_figures(a->x, &a->figures.io);
 	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
@@ -145,12 +151,12 @@ static int core_connect_to_server(
 
 	if (rc < 0 || p.state != PEER_UP || thread >= p.threads)
 		return -ENOTCONN;
-	if (a->cfg.same_host && strcmp(p.host, a->cfg.host) == 0 &&
-		!shm_peer_is_on_host(a->cfg.same_host, p.instance, thread))
+	if (a->cfg.io.same_host && strcmp(p.host, a->cfg.host) == 0 &&
+		!shm_peer_is_on_host(a->cfg.io.same_host, p.instance, thread))
 		log_limited(LOG_INFO,
 			"server %s is on this host, but has no socket in %s: using the network, "
 			"thread=%u",
-			p.name, a->cfg.same_host->dir, thread);
+			p.name, a->cfg.io.same_host->dir, thread);
 	return a->x->ops->connect(
 		a->x, p.addr, p.port, thread, server, p.instance, p.key, link, ret);
 }
@@ -298,7 +304,7 @@ void agent_read_figures(struct agent *a, struct agent_figures *ret)
 	*ret = a->seen_figures;
 	ret->beat_ns = dataloop_beat_ns(a->loop);
 	ret->data_busy_ns = dataloop_busy_ns(a->loop);
-	if (a->cfg.io_threads > 1) {
+	if (agent_has_io_threads(a)) {
 		uint64_t beat_ns = io_xport_beat_ns(a->x);
 
 		ret->beat_ns = beat_ns < ret->beat_ns ? beat_ns : ret->beat_ns;
@@ -348,6 +354,28 @@ static void waits_collect_report(void *arg)
 	free(q);
 }
 
+struct carriers_event {
+	struct agent *agent;
+	uint32_t cards;
+};
+
+static void agent_set_carriers(void *arg)
+{
+	struct carriers_event *e = arg;
+	struct agent *a = e->agent;
+
+	for (unsigned i = 0; agent_has_io_threads(a) && i < a->cfg.io.n_cards; i++)
+		io_xport_set_carrier(a->x, i, e->cards >> i & 1);
+	free(e);
+}
+
+int agent_post_carriers(struct agent *a, uint32_t cards)
+{
+	const struct carriers_event e = {.agent = a, .cards = cards};
+
+	return dataloop_post_copy(a->loop, agent_set_carriers, &e, sizeof(e));
+}
+
 int agent_request_waits_report(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg)
 {
@@ -376,17 +404,15 @@ static void uv_pool_start_threads(void *arg)
 /* Open what the data thread uses, and start the thread. */
 static int agent_start_data_thread(struct agent *a, struct err_text *err)
 {
-	const struct io_config io = {.n_threads = a->cfg.io_threads,
-		.spin_us = a->cfg.spin_us,
-		.same_host = a->cfg.same_host};
-	int rc = io.n_threads > 1 ? io_xport_new(a->net, &io, &agt_core_events, a->core, &a->x, err)
-				  : datapath_new(a->net, a->cfg.same_host, 0, &agt_core_events,
-					    a->core, &a->x, err);
+	const struct io_config *io = &a->cfg.io;
+	int rc = agent_has_io_threads(a) ? io_xport_new(io, &agt_core_events, a->core, &a->x, err)
+					 : datapath_new(io->cards[0].net, io->same_host, 0,
+						   &agt_core_events, a->core, &a->x, err);
 
 	if (rc < 0)
 		return rc;
 	agt_core_set_xport(a->core, a->x);
-	rc = dataloop_new("data0", a->cfg.spin_us, 65536, &loop_ops, a, &a->loop, err);
+	rc = dataloop_new("data0", a->cfg.io.spin_us, 65536, &loop_ops, a, &a->loop, err);
 	if (rc < 0)
 		return rc;
 	dataloop_attach(a->loop, a->x);
@@ -405,8 +431,8 @@ static int agent_start_data_thread(struct agent *a, struct err_text *err)
 	return rc;
 }
 
-int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
-	struct agent **ret, struct err_text *err)
+int agent_new(struct member *member, const struct agent_config *cfg, struct agent **ret,
+	struct err_text *err)
 {
 	struct agt_env env = {.connect = core_connect_to_server,
 		.done = tensor_core_done,
@@ -421,7 +447,6 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (!a)
 		return err_set(err, -ENOMEM, "out of memory");
 	a->cfg = *cfg;
-	a->net = net;
 	a->member = member;
 	/* the first trainer or job gets the number 1, because the number 0 means "none" */
 	a->next_number = 1;
@@ -458,7 +483,7 @@ static void agent_close_connections(void *arg)
 
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
 	/* Rounds that the I/O threads have completed are reported while the trainers are there. */
-	if (a->cfg.io_threads > 1)
+	if (agent_has_io_threads(a))
 		io_xport_stop(a->x);
 	executor_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))

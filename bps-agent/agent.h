@@ -20,10 +20,13 @@
 struct agent;
 struct loop;
 
-/* Create the data thread and start it. net and member must outlive the thread; cfg is copied.
- * Errors: a negative code, and err gets the text. */
-int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
-	struct agent **ret, struct err_text *err);
+/* Create the data thread and start it. member and the networks in cfg must outlive the thread; cfg
+ * is copied. Errors: a negative code, and err gets the text. */
+int agent_new(struct member *member, const struct agent_config *cfg, struct agent **ret,
+	struct err_text *err);
+/* Tell the data thread which network cards have a carrier, a bit for each. Errors: -EAGAIN and
+ * -ENOMEM: the event is lost. */
+int agent_post_carriers(struct agent *a, uint32_t cards);
 /* Close the connections of all trainers. If can_hand_over is set, leave the connections open for
  * the next process instead. Then join the thread and free `a`. NULL is allowed. */
 void agent_free(struct agent *a);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/carrier.h"
 #include "bps-agent/gpu/gpu_probe.h"
 #include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
@@ -64,6 +65,9 @@ static const char *const gpu_words[] = {"auto", "off", "cuda", NULL};
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7304", "127.0.0.1:0",
 		"numeric address of the network to push over (the port is not used)"),
+	{"cards", SET_STRING, SETTING_AT(struct agent_opts, node.cards), .def = "", .max = 1023,
+		.help = "numeric addresses of further network cards to push over, separated by "
+			"commas"},
 	{"socket", SET_STRING, SETTING_AT(struct agent_opts, socket), .def = LOCAL_SOCKET,
 		.max = (int64_t)sizeof(((struct sockaddr_un *)0)->sun_path) - 1,
 		.help = "UNIX socket that trainers connect to"},
@@ -159,8 +163,9 @@ struct agent_app {
 	 * next process */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
-	unsigned n_cpus, io_threads; /* processors of this process; number of I/O threads */
-	struct busy_look busy;       /* last look at how busy the threads are */
+	struct carrier_watch *carriers; /* NULL: there is one network card */
+	unsigned n_cpus, io_threads;    /* processors of this process; number of I/O threads */
+	struct busy_look busy;          /* last look at how busy the threads are */
 	struct ctl_beat_link beat_links[CTL_BEAT_LINKS_MAX]; /* list of the next heartbeat */
 };
 
@@ -237,6 +242,34 @@ static void app_start_gpu_probe(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
+static struct io_config app_io_config(const struct agent_app *app)
+{
+	const struct node *n = &app->node;
+	const struct node_opts *o = &app->opts.node;
+	struct io_config io = {.n_threads = app->io_threads,
+		.n_cards = n->cards.n,
+		.spin_us = (uint32_t)o->spin_us,
+		.same_host = node_same_host(n),
+		.silent_ns = o->ping_dead_us * 1000 / 2};
+
+	for (unsigned i = 0; i < n->cards.n; i++) {
+		const struct card *c = &n->cards.of[i];
+
+		io.cards[i] = (struct io_card_config){
+			.net = c->net, .mbps = c->mbps, .addr = c->addr, .mask = c->mask};
+		snprintf(io.cards[i].name, sizeof(io.cards[i].name), "%s", c->nic.name);
+	}
+	return io;
+}
+
+static void on_carriers_change(void *ctx, uint32_t cards)
+{
+	struct agent_app *app = ctx;
+
+	if (app->agent && agent_post_carriers(app->agent, cards) < 0)
+		log_error("the data thread does not learn that a network card has changed");
+}
+
 /* Start the data thread. id: member number of this agent. Errors: a negative code; the error is
  * logged. */
 static int app_start_data_thread(struct agent_app *app, uint32_t id)
@@ -245,9 +278,7 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 	struct agent_config cfg = {.id = id,
 		.instance = app->node.instance,
 		.listen_fd = app->listener.fd,
-		.spin_us = (uint32_t)o->node.spin_us,
-		.io_threads = app->io_threads,
-		.same_host = node_same_host(&app->node),
+		.io = app_io_config(app),
 		.limits = agent_limits_of_options(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,
@@ -259,13 +290,15 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 			.lead_bytes = AGT_LEAD_BYTES,
 			.turn_bytes = AGT_TURN_BYTES}};
 	struct err_text err;
-	int rc = agent_new(app->node.net, app->node.member, &cfg, &app->agent, &err);
+	int rc = agent_new(app->node.member, &cfg, &app->agent, &err);
 
 	if (rc < 0) {
 		log_error("%s", err.s);
 		return rc;
 	}
 	fdstore_fini(&app->inherited);
+	if (app->carriers)
+		on_carriers_change(app, carrier_watch_read(app->carriers));
 	daemon_announce_ready(&app->node.daemon, 0, "accepting trainers");
 	daemon_report_status_line(&app->node.daemon);
 	return 0;
@@ -391,7 +424,7 @@ static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 	if (!app->agent)
 		return;
 	agent_read_figures(app->agent, &f);
-	net_stats(app->node.net, &net);
+	cards_net_stats(&app->node.cards, &net);
 	node_fill_beat_report(&app->node, b);
 	app_look_at_threads(app, &f);
 	b->progress = f.beat_ns;
@@ -456,7 +489,7 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 	struct net_stats net;
 	struct node_health health = app_read_health(app, &f);
 
-	net_stats(app->node.net, &net);
+	cards_net_stats(&app->node.cards, &net);
 	node_write_metrics(&app->node, &health, out);
 	metric_append_single(out, "bps_agent_restarts_total",
 		"restarts of the agent of this name that the scheduler has counted",
@@ -637,14 +670,28 @@ static void app_choose_threads(struct agent_app *app)
 {
 	const struct agent_opts *o = &app->opts;
 	const struct node *n = &app->node;
-	bool is_verbs = strcmp(net_provider(n->net), "verbs") == 0;
+	bool is_verbs = strcmp(net_provider(node_net(n)), "verbs") == 0;
 
 	app->io_threads = o->io_threads ? (unsigned)o->io_threads
-					: count_io_threads(n->nic_mbps, is_verbs, app->n_cpus);
+					: count_io_threads(n->cards.mbps, is_verbs, app->n_cpus);
+	if (app->io_threads < n->cards.n)
+		app->io_threads = n->cards.n; /* each thread has one card */
 	if (app->io_threads > 1)
 		log_info("has %u I/O threads: why=%s card=%llu Mbit/s processors=%u",
 			app->io_threads, o->io_threads ? "as set by threads" : "default",
-			(unsigned long long)n->nic_mbps, app->n_cpus);
+			(unsigned long long)n->cards.mbps, app->n_cpus);
+}
+
+static int app_watch_carriers(struct agent_app *app, struct err_text *err)
+{
+	const struct node *n = &app->node;
+	const char *names[CARDS_MAX];
+
+	for (unsigned i = 0; i < n->cards.n; i++)
+		names[i] = n->cards.of[i].nic.name;
+	return n->cards.n == 1 ? 0
+			       : carrier_watch_new(loop_base(app->node.daemon.loop), names,
+					 n->cards.n, on_carriers_change, app, &app->carriers, err);
 }
 
 /* Return the largest number of threads that the process may start besides the data thread. */
@@ -653,7 +700,7 @@ static unsigned app_more_threads(const struct agent_app *app)
 	unsigned n_io = app->opts.io_threads ? (unsigned)app->opts.io_threads
 					     : count_io_threads(UINT64_MAX, false, app->n_cpus);
 
-	return MORE_THREADS + (n_io > 1 ? n_io : 0);
+	return MORE_THREADS + (n_io > 1 || *app->opts.node.cards ? n_io + CARDS_MAX : 0);
 }
 
 int main(int argc, char **argv)
@@ -682,6 +729,8 @@ int main(int argc, char **argv)
 	if (rc == 0)
 		rc = daemon_start_status_reports(
 			&app.node.daemon, agent_format_status_line, &app, &err);
+	if (rc == 0)
+		rc = app_watch_carriers(&app, &err);
 	if (rc == 0) {
 		app_choose_threads(&app);
 		app.stop = evtimer_new(loop_base(app.node.daemon.loop), on_leave_timeout, &app);
@@ -701,6 +750,7 @@ int main(int argc, char **argv)
 	if (app.stop)
 		event_free(app.stop);
 	gpu_probe_free(app.gpu_probe);
+	carrier_watch_free(app.carriers);
 	node_close(&app.node);
 	listen_socket_close(&app.listener, o->socket, app.can_hand_over);
 	fdstore_fini(&app.inherited);

@@ -91,7 +91,8 @@ static int start_data_threads(struct srv_app *app, struct err_text *err)
 		cfg.core.staging_bytes = cfg.core.segment_bytes;
 	for (unsigned i = 0; i < app->n_threads; i++) {
 		cfg.core.thread = (uint16_t)i;
-		rc = thread_new(app->node.net, app->node.member, &cfg, &app->threads[i], err);
+		rc = thread_new(
+			node_net(&app->node), app->node.member, &cfg, &app->threads[i], err);
 		if (rc < 0)
 			return rc;
 		app->n_started++;
@@ -130,7 +131,7 @@ static void on_server_member_up(void *ctx, uint32_t id)
 		return;
 	}
 	log_info("started %u data threads: why=%s", app->n_threads, app->threads_why);
-	daemon_announce_ready(&app->node.daemon, net_port(app->node.net), "summing");
+	daemon_announce_ready(&app->node.daemon, net_port(node_net(&app->node)), "summing");
 	daemon_report_status_line(&app->node.daemon);
 }
 
@@ -169,7 +170,7 @@ struct srv_figures {
 static void collect_server_figures(struct srv_app *app, struct srv_figures *ret)
 {
 	*ret = (struct srv_figures){0};
-	net_stats(app->node.net, &ret->net);
+	cards_net_stats(&app->node.cards, &ret->net);
 	for (unsigned i = 0; i < app->n_started; i++) {
 		struct srv_stats s, *sum = &ret->core;
 		uint64_t beat;

@@ -5,7 +5,7 @@
 #   netlab.sh up   PREFIX COUNT [RATE] [option...]   make PREFIX-1..PREFIX-COUNT
 #   netlab.sh rate PREFIX RATE [option...]           reshape a lab in place (RATE "none": unshaped)
 #   netlab.sh list [PREFIX]                          labs, or one lab's hosts and addresses
-#   netlab.sh addr PREFIX I                          address of host I
+#   netlab.sh addr PREFIX I [CARD]                   address of host I, of its network card CARD (0)
 #   netlab.sh exec PREFIX I CMD [ARG...]             run CMD on host I (replaces this process)
 #   netlab.sh stat PREFIX                            bytes, packets and queue drops per host
 #   netlab.sh down PREFIX [--kill]                   remove the lab; --kill also ends its processes
@@ -28,6 +28,11 @@
 #                   accepts the name reno, the name of the system's default, and the names in
 #                   net.ipv4.tcp_allowed_congestion_control of the first namespace
 #   --subnet A.B.C  hosts get A.B.C.I/24 (default 10.77.0)
+#   --cards K       each host has K network cards, eth0 to ethK-1 (default 1). Card J is on a bridge
+#                   of its own, and has the address A.B.C+J.I. The switch routes between bridges,
+#                   so a host reaches each address over each of its cards
+# Option of rate:
+#   --card J        reshape only card J of each host
 #
 # The switch is a namespace of its own (PREFIX-sw), so nothing is added to the caller's namespace,
 # and labs with different prefixes are separate, even on the same subnet. Needs root, iproute2, and
@@ -73,7 +78,7 @@ bits() {
     'BEGIN{m["bit"]=1;m["kbit"]=1e3;m["mbit"]=1e6;m["gbit"]=1e9;printf "%d\n",n*m[u]}'
 }
 
-burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 kill=0
+burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 cards=1 card='' kill=0
 options() { # arguments: "names of the allowed options" -- the arguments to parse
   local allowed=" $1 "; shift
   while (($#)); do
@@ -88,6 +93,8 @@ options() { # arguments: "names of the allowed options" -- the arguments to pars
       --mtu) check_range "$1" "$2" 576 65535; mtu=$2 ;;
       --gso) check_range "$1" "$2" 1500 65536; gso=$2 ;;
       --cc) [[ $2 =~ ^[a-z0-9_-]+$ ]] || die "--cc: a name"; cc=$2 ;;
+      --cards) check_range "$1" "$2" 1 8; cards=$2 ;;
+      --card) check_uint "$1" "$2"; card=$2 ;;
       --subnet)
         [[ $2 =~ ^([0-9]{1,3}\.){2}[0-9]{1,3}$ ]] || die "--subnet: like 10.77.0"
         subnet=$2 ;;
@@ -104,7 +111,7 @@ shape() { # namespace device rate: let the device send at this rate
   fi
 }
 shape_all() { # prefix count rate
-  local i b
+  local i j b
   if [[ $3 != none ]]; then
     b=$(bits "$3")
     ((b >= 8000)) || die "RATE: at least 8kbit"
@@ -112,13 +119,22 @@ shape_all() { # prefix count rate
     : "${queue:=$((b / 500 > 2000000 ? b / 500 : 2000000))}"
   fi
   for ((i = 1; i <= $2; i++)); do
-    shape "$1-$i" eth0 "$3"
-    shape "$1-sw" "p$i" "$3"
+    for ((j = 0; j < cards; j++)); do
+      [[ -z $card || $card == "$j" ]] || continue
+      shape "$1-$i" "eth$j" "$3"
+      shape "$1-sw" "$(port "$i" "$j")" "$3"
+    done
   done
 }
+port() { # host card: the switch's port
+  if (($2)); then echo "p$1c$2"; else echo "p$1"; fi
+}
+card_subnet() { # card: its subnet
+  echo "${subnet%.*}.$((${subnet##*.} + $1))"
+}
 save() { # prefix count rate
-  printf 'count=%s\nrate=%s\nburst=%s\nqueue=%s\nmtu=%s\ngso=%s\ncc=%s\nsubnet=%s\n' \
-    "$2" "$3" "$burst" "$queue" "$mtu" "$gso" "$cc" "$subnet" >"$state/.$1.new"
+  printf 'count=%s\nrate=%s\nburst=%s\nqueue=%s\nmtu=%s\ngso=%s\ncc=%s\nsubnet=%s\ncards=%s\n' \
+    "$2" "$3" "$burst" "$queue" "$mtu" "$gso" "$cc" "$subnet" "$cards" >"$state/.$1.new"
   mv "$state/.$1.new" "$state/$1"
 }
 remove() { # prefix: namespaces (their links go with them) and state
@@ -137,21 +153,25 @@ no_ipv6() { # namespace
 
 cmd_up() {
   (($# >= 2)) || usage
-  local p=$1 n=$2 rate=none i ns rc=0
+  local p=$1 n=$2 rate=none i j ns rc=0
   shift 2
   check_prefix "$p"; check_uint COUNT "$n"
   n=$((10#$n)); ((n >= 1 && n <= 200)) || die "COUNT: 1 to 200"
   if (($#)) && [[ $1 != --* ]]; then rate=$1; shift; fi
   [[ $rate == none ]] || bits "$rate" >/dev/null
-  options "--burst --queue --mtu --gso --cc --subnet" "$@"
+  options "--burst --queue --mtu --gso --cc --subnet --cards" "$@"
   lock "$p"
   [[ ! -e $state/$p && -z $(lab_ns "$p") ]] || die "lab '$p' exists (netlab.sh down $p removes it)"
   trap 'rc=$?; if ((rc)); then remove '"$p"' 2>/dev/null; fi; exit $rc' EXIT
   trap 'exit 130' INT TERM HUP
   ip netns add "$p-sw"
   no_ipv6 "$p-sw"
-  ip -n "$p-sw" link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
-  ip -n "$p-sw" link set br0 mtu "$mtu" up
+  for ((j = 0; j < cards; j++)); do
+    ip -n "$p-sw" link add "br$j" type bridge stp_state 0 forward_delay 0 mcast_snooping 0
+    ip -n "$p-sw" link set "br$j" mtu "$mtu" up
+    ((cards == 1)) || ip -n "$p-sw" addr add "$(card_subnet "$j").254/24" dev "br$j"
+  done
+  ((cards == 1)) || ip netns exec "$p-sw" sysctl -qw net.ipv4.ip_forward=1
   for ((i = 1; i <= n; i++)); do
     ns=$p-$i
     ip netns add "$ns"
@@ -159,20 +179,32 @@ cmd_up() {
     ip netns exec "$ns" sysctl -qw net.ipv4.tcp_no_metrics_save=1
     [[ $cc == keep ]] || ip netns exec "$ns" sysctl -qw net.ipv4.tcp_congestion_control="$cc" ||
       die "--cc $cc: not allowed in a namespace here"
-    ip -n "$p-sw" link add "p$i" mtu "$mtu" type veth peer name eth0 netns "$ns" mtu "$mtu"
-    ip -n "$p-sw" link set "p$i" master br0 up
     ip -n "$ns" link set lo up
-    ip -n "$ns" addr add "$subnet.$i/24" dev eth0
-    [[ -z $gso ]] || ip -n "$ns" link set eth0 gso_max_size "$gso" gso_max_segs 65535
-    ip -n "$ns" link set eth0 up
+    for ((j = 0; j < cards; j++)); do
+      plug "$ns" "$i" "$j"
+    done
   done
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
   # After its ports are up, the bridge needs some time before it forwards packets. Wait until host 1
   # reaches all other hosts.
   for ((i = 2; i <= n; i++)); do
-    reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
+    for ((j = 0; j < cards; j++)); do
+      reach "$p-1" "$(card_subnet "$j").$i" || die "host 1 does not reach host $i"
+    done
   done
+}
+plug() { # namespace host card: connect the card to its bridge
+  local at
+  at=$(port "$2" "$3")
+  ip -n "$p-sw" link add "$at" mtu "$mtu" type veth peer name "eth$3" netns "$1" mtu "$mtu"
+  ip -n "$p-sw" link set "$at" master "br$3" up
+  ip -n "$1" addr add "$(card_subnet "$3").$2/24" dev "eth$3"
+  [[ -z $gso ]] || ip -n "$1" link set "eth$3" gso_max_size "$gso" gso_max_segs 65535
+  ip -n "$1" link set "eth$3" up
+  ((cards == 1)) && return
+  ip netns exec "$1" sysctl -qw "net.ipv4.conf.eth$3.rp_filter=2" # replies may take another card
+  ip -n "$1" route add default via "$(card_subnet "$3").254" dev "eth$3" metric "$((100 + $3))"
 }
 reach() { # namespace address: true once any packet came back, even the refusal of a closed port
   local e
@@ -192,8 +224,8 @@ cmd_rate() {
   [[ $rate == none ]] || bits "$rate" >/dev/null
   lock "$p"; need_lab "$p"
   n=$(get "$p" count) mtu=$(get "$p" mtu) gso=$(get "$p" gso) cc=$(get "$p" cc)
-  subnet=$(get "$p" subnet)
-  options "--burst --queue" "$@"
+  subnet=$(get "$p" subnet) cards=$(get "$p" cards)
+  options "--burst --queue --card" "$@"
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
 }
@@ -272,9 +304,11 @@ esac
 case $cmd in
   up | rate | list | stat | down) "cmd_$cmd" "$@" ;;
   addr)
-    (($# == 2)) || usage
+    (($# == 2 || $# == 3)) || usage
     check_prefix "$1"; need_lab "$1"; need_host "$1" "$2"
-    echo "$(get "$1" subnet).$((10#$2))" ;;
+    subnet=$(get "$1" subnet)
+    check_range CARD "${3:-0}" 0 "$(($(get "$1" cards) - 1))"
+    echo "$(card_subnet "${3:-0}").$((10#$2))" ;;
   exec)
     (($# >= 3)) || usage
     check_prefix "$1"; need_lab "$1"; need_host "$1" "$2"

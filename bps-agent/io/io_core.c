@@ -21,6 +21,7 @@ void io_core_up(struct io_conn *c, bool is_same_host, uint32_t ahead_bytes)
 	c->is_up = true;
 	c->pub.is_same_host = is_same_host;
 	c->t->n_near += is_same_host;
+	io_cards_note_up(c);
 	conn_set_ahead_limit(c, ahead_bytes);
 	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
 }
@@ -37,8 +38,8 @@ static void conn_tell_down(struct io_conn *c)
 	struct io_xport *x = c->t->x;
 
 	io_conn_stop_deciding(c);
+	io_cards_note_down(c); /* first, because the core may begin a new connection */
 	x->pub.ev->down(x->pub.ctx, &c->pub, c->why);
-	c->t->n_conns--;
 	c->t->n_near -= c->is_up && c->pub.is_same_host;
 	if (c->t->is_running)
 		io_put(&c->t->in, IO_FORGET, c, 0);

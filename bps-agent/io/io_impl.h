@@ -3,6 +3,7 @@
 /* Structures that the files of bps-agent/io share.
  *   io_xport.c   the core's side: functions of struct xport_ops
  *   io_core.c    the core's side: events for the core
+ *   io_cards.c   chooses the network cards of connections
  *   io_load.c    decides whether the threads run
  *   io_owner.c   the side of the thread that owns a transport: records, events of the transport
  *   io_thread.c  the loop of an I/O thread
@@ -94,6 +95,10 @@ struct io_conn {
 	uint32_t queued, ahead; /* bytes that wait for the I/O thread, see IO_QUEUED_MAX */
 	uint32_t ahead_bytes;   /* limit of `ahead`; 0: IO_AHEAD_MAX */
 	unsigned n_reads;
+	bool is_moving;                /* io_conn_lose has closed it */
+	uint64_t begun_ns;             /* time of the connect */
+	struct sockaddr_storage peer;  /* address of the server; family 0: unknown */
+	LIST_ENTRY(io_conn) all;       /* entry in x->conns */
 	uint64_t n_handled, n_decided; /* messages that the core has handled; the number told */
 	LIST_ENTRY(io_conn) undecided; /* entry in x->undecided if n_decided < n_handled */
 	TAILQ_ENTRY(io_conn) gone;
@@ -110,9 +115,25 @@ struct io_conn {
 	_Atomic uint64_t heard_ns; /* the owner stores it; relaxed, no other data depends on it */
 };
 
+/* A network card. Thread: the data thread. */
+struct io_card {
+	bool has_carrier;
+	bool is_lost;    /* its connections must begin again on other cards */
+	uint64_t out_ns; /* no connection begins to use the card before this time */
+	/* Length of the last such time after the card's connections had been silent */
+	uint64_t rest_ns;
+	unsigned n_conns; /* connections, without those within this host */
+};
+/* The cards over which connections to a server have ended without having been up. */
+struct io_peer {
+	uint32_t id;
+	uint32_t bad_cards; /* bit for each card */
+	uint64_t until_ns;  /* when the bits are forgotten */
+};
+
 struct io_thread {
 	struct io_xport *x;
-	unsigned index;
+	unsigned index, card;
 	struct dataloop *loop;
 	struct xport *real;      /* the transport */
 	struct io_queue in, out; /* in: records for the thread; out: records for the data thread */
@@ -155,8 +176,12 @@ struct io_xport {
 	uint64_t busy_ns, load_busy_ns, look_busy_ns, load_ns, look_ns, load_cpu_ns, n_runs;
 	unsigned n_busy;
 	bool has_worked; /* there was work since the last poll */
-	LIST_HEAD(, io_conn) undecided;
+	LIST_HEAD(, io_conn) undecided, conns;
 	TAILQ_HEAD(, io_conn) gone; /* freed in the next poll */
+	struct io_card cards[IO_CARDS_MAX];
+	struct io_peer *peers;
+	unsigned n_peers;
+	uint64_t balance_ns; /* when the division of the connections is looked at */
 	/* When the threads began to run; 0: they are parked. Other threads may read it; relaxed. */
 	_Atomic uint64_t run_at_ns;
 	struct io_thread threads[IO_THREADS_MAX];
@@ -185,6 +210,27 @@ unsigned io_core_deliver(struct io_thread *t);
 uint32_t io_conn_ahead_limit(const struct io_conn *c);
 /* Take the connection off x->undecided. */
 void io_conn_stop_deciding(struct io_conn *c);
+
+/* ---- io_cards.c. Thread: the data thread. ---- */
+/* Set c->peer from the text addr, choose the card of a new connection, and count the connection.
+ * Returns the I/O thread. */
+struct io_thread *io_cards_assign(struct io_xport *x, struct io_conn *c, const char *addr);
+/* The connection is up. */
+void io_cards_note_up(struct io_conn *c);
+/* The connection is down, or could not begin. */
+void io_cards_note_down(struct io_conn *c);
+/* Let connections begin again on other cards, if their card is lost or has too many. */
+void io_cards_balance(struct io_xport *x);
+/* Return when io_cards_balance is due. */
+static inline uint64_t io_cards_due_ns(const struct io_xport *x)
+{
+	return x->cfg.n_cards > 1 ? x->balance_ns : UINT64_MAX;
+}
+
+/* Return when the connection was last heard, or when it began. */
+uint64_t io_conn_heard_ns(const struct io_conn *c);
+/* End a connection as if the peer had closed it. */
+void io_conn_lose(struct io_conn *c, const char *why);
 
 /* ---- io_load.c. Thread: the data thread. ---- */
 /* Let the threads run, or park them, as the load demands. */

@@ -8,8 +8,8 @@
 
 /* The threads start to run when the data thread had work for BUSY_PERCENT of LOAD_NS. Time in which
  * the kernel ran other programs in the middle of the work looks like work. So if the data thread
- * did not have a processor for most of its work, it must be busy WINDOWS times in a row. The threads
- * are parked when the work of all threads together took less than CALM_PERCENT of LOOK_NS. */
+ * did not have a processor for most of its work, it must be busy WINDOWS times in a row. The
+ * threads are parked when all work together took less than CALM_PERCENT of LOOK_NS. */
 #define LOAD_NS      UINT64_C(2000000)
 #define BUSY_PERCENT 70
 #define WINDOWS      5

@@ -17,6 +17,7 @@
  *
  * Thread: the data thread, unless a function says otherwise. */
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "common/base/error.h"
 #include "common/transport/xport.h"
@@ -24,12 +25,27 @@
 struct net;
 struct shm_config;
 
-#define IO_THREADS_MAX 16
+#define IO_THREADS_MAX     16
+#define IO_CARDS_MAX       8
+#define IO_CARD_NAME_BYTES 16
+
+/* A network card of this machine. */
+struct io_card_config {
+	struct net *net;
+	uint64_t mbps; /* speed; 0: unknown */
+	/* Address, and mask of its subnet; family 0: unknown */
+	struct sockaddr_storage addr, mask;
+	char name[IO_CARD_NAME_BYTES]; /* for the log */
+};
 
 struct io_config {
-	unsigned n_threads;                 /* number of I/O threads, 1 to IO_THREADS_MAX */
+	unsigned n_threads; /* number of I/O threads, n_cards to IO_THREADS_MAX */
+	unsigned n_cards;   /* 1 to IO_CARDS_MAX */
+	struct io_card_config cards[IO_CARDS_MAX];
 	uint32_t spin_us;                   /* as for dataloop_new */
 	const struct shm_config *same_host; /* as for datapath_new */
+	/* A card whose connections have been silent for this time may have lost its path. */
+	uint64_t silent_ns;
 };
 
 struct io_figures {
@@ -40,8 +56,11 @@ struct io_figures {
 };
 
 /* Make the transport and start the threads. Errors: a negative code; err gets the text. */
-int io_xport_new(struct net *net, const struct io_config *cfg, const struct xport_events *ev,
-	void *ctx, struct xport **ret, struct err_text *err);
+int io_xport_new(const struct io_config *cfg, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err);
+/* A card has lost its carrier, or has it again. Connections of a card without a carrier are lost,
+ * and begin again on other cards. */
+void io_xport_set_carrier(struct xport *x, unsigned card, bool has_carrier);
 /* End the threads, and give the core all events that they have recorded. From then on, the data
  * thread does all work. Call this before the end of the process, while the core may still report
  * rounds. */

@@ -31,22 +31,12 @@ static void xport_tell_decisions(struct io_xport *x)
 
 /* ---- functions for the core ---- */
 
-static struct io_thread *xport_least_loaded(struct io_xport *x)
-{
-	struct io_thread *best = &x->threads[0];
-
-	for (unsigned i = 1; i < x->n_threads; i++)
-		if (x->threads[i].n_conns < best->n_conns)
-			best = &x->threads[i];
-	return best;
-}
-
 static int io_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 	struct xconn **ret_conn)
 {
-	struct io_thread *t = xport_least_loaded(io_xport_of(xp));
 	struct io_conn *c = calloc(1, sizeof(*c));
+	struct io_thread *t;
 	struct io_connect *to;
 	int rc = 0;
 
@@ -54,8 +44,8 @@ static int io_connect(struct xport *xp, const char *addr, uint16_t port, uint16_
 		return -ENOMEM;
 	c->pub = (struct xconn){
 		.x = xp, .user = user, .peer_id = peer_id, .peer_instance = peer_instance};
-	c->t = t;
 	STAILQ_INIT(&c->deferred);
+	t = io_cards_assign(io_xport_of(xp), c, addr);
 	if (t->is_running) {
 		to = (struct io_connect *)(void *)io_put(&t->in, IO_CONNECT, c, sizeof(*to))->body;
 		snprintf(to->addr, sizeof(to->addr), "%s", addr);
@@ -67,10 +57,10 @@ static int io_connect(struct xport *xp, const char *addr, uint16_t port, uint16_
 		t->wants_poll = true;
 	}
 	if (rc < 0) {
+		io_cards_note_down(c);
 		free(c);
 		return rc;
 	}
-	t->n_conns++;
 	*ret_conn = &c->pub;
 	return 0;
 }
@@ -207,6 +197,16 @@ static void io_close(struct xconn *xc, const char *why)
 	c->t->wants_poll = true;
 }
 
+void io_conn_lose(struct io_conn *c, const char *why)
+{
+	c->is_moving = true;
+	if (c->t->is_running)
+		io_put_text(&c->t->in, IO_CLOSE, c, why);
+	else if (c->real)
+		xport_close(c->real, why);
+	c->t->wants_poll = true;
+}
+
 static uint64_t io_heard_ns(const struct xconn *xc)
 {
 	const struct io_conn *c = (const struct io_conn *)xc;
@@ -214,6 +214,13 @@ static uint64_t io_heard_ns(const struct xconn *xc)
 	if (!c->t->is_running && c->real)
 		return c->real->x->ops->heard_ns(c->real);
 	return atomic_load_explicit(&c->heard_ns, memory_order_relaxed);
+}
+
+uint64_t io_conn_heard_ns(const struct io_conn *c)
+{
+	uint64_t heard_ns = io_heard_ns(&c->pub);
+
+	return heard_ns > c->begun_ns ? heard_ns : c->begun_ns;
 }
 
 /* ---- segments ---- */
@@ -352,6 +359,7 @@ static int io_poll(struct xport *xp, uint64_t now_ns)
 	if (!x->is_running)
 		n += xport_poll_parked(x);
 	x->has_worked |= n > 0;
+	io_cards_balance(x);
 	io_load_choose_owners(x);
 	return (int)n;
 }
@@ -384,10 +392,10 @@ static int io_poll_fd(struct xport *xp)
 static uint64_t io_next_deadline(struct xport *xp)
 {
 	struct io_xport *x = io_xport_of(xp);
-	uint64_t next = UINT64_MAX;
+	uint64_t next = io_cards_due_ns(x), look_ns = io_load_next_look_ns(x);
 
 	if (x->is_running)
-		return io_load_next_look_ns(x);
+		return look_ns < next ? look_ns : next;
 	for (unsigned i = 0; i < x->n_threads; i++) {
 		struct xport *real = x->threads[i].real;
 		uint64_t at = real->ops->next_deadline(real);
@@ -440,6 +448,7 @@ static void io_free(struct xport *xp)
 	}
 	if (x->epoll_fd >= 0)
 		close(x->epoll_fd);
+	free(x->peers);
 	free(x);
 }
 
@@ -462,7 +471,7 @@ static const struct xport_ops io_ops = {
 	.free = io_free,
 };
 
-static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *err)
+static int io_thread_new(struct io_xport *x, struct err_text *err)
 {
 	struct io_thread *t = &x->threads[x->n_threads];
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = WAKE_UP};
@@ -470,8 +479,10 @@ static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *e
 
 	t->x = x;
 	t->index = x->n_threads++;
+	t->card = t->index % x->cfg.n_cards;
 	t->in.wake_fd = t->out.wake_fd = -1;
-	rc = datapath_new(net, x->cfg.same_host, t->index, &io_owner_events, t, &t->real, err);
+	rc = datapath_new(x->cfg.cards[t->card].net, x->cfg.same_host, t->index, &io_owner_events,
+		t, &t->real, err);
 	if (rc < 0)
 		return rc;
 	rc = io_thread_start(t, err);
@@ -484,8 +495,8 @@ static int io_thread_new(struct io_xport *x, struct net *net, struct err_text *e
 	return 0;
 }
 
-int io_xport_new(struct net *net, const struct io_config *cfg, const struct xport_events *ev,
-	void *ctx, struct xport **ret, struct err_text *err)
+int io_xport_new(const struct io_config *cfg, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err)
 {
 	struct io_xport *x = calloc(1, sizeof(*x));
 	int rc = 0;
@@ -495,12 +506,15 @@ int io_xport_new(struct net *net, const struct io_config *cfg, const struct xpor
 	x->pub = (struct xport){.ops = &io_ops, .ev = ev, .ctx = ctx};
 	x->cfg = *cfg;
 	LIST_INIT(&x->undecided);
+	LIST_INIT(&x->conns);
 	TAILQ_INIT(&x->gone);
+	for (unsigned i = 0; i < cfg->n_cards; i++)
+		x->cards[i].has_carrier = true;
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (x->epoll_fd < 0)
 		rc = err_set(err, -errno, "cannot make an epoll descriptor: %s", strerror(errno));
 	while (rc == 0 && x->n_threads < cfg->n_threads)
-		rc = io_thread_new(x, net, err);
+		rc = io_thread_new(x, err);
 	if (rc < 0) {
 		io_free(&x->pub);
 		return rc;

@@ -28,7 +28,6 @@ struct agent {
 	 * Then the agent can accept a trainer's connection in order to refuse the trainer. */
 	int spare_fd;
 	struct dataloop *loop;
-	struct net *net; /* network of this process, owned by struct node; outlives the agent */
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;

@@ -40,12 +40,10 @@ struct agent_config {
 	/* nonblocking listening socket for trainers (SOCK_SEQPACKET); the caller closes it after
 	 * agent_free */
 	int listen_fd;
-	uint32_t spin_us;
-	/* Number of I/O threads; 1: the data thread does all work itself. */
-	unsigned io_threads;
-	/* Settings of the memory shared with servers of this host. The caller keeps them until
-	 * after agent_free. NULL: no memory is shared with servers. */
-	const struct shm_config *same_host;
+	/* Network cards and I/O threads. With one of each, the data thread does all work itself.
+	 * The caller keeps io.same_host until after agent_free; NULL: no memory is shared with
+	 * servers of this host. */
+	struct io_config io;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine */
 	struct agt_config core; /* window_bytes and job_inflight_bytes are set from `limits` */
@@ -72,6 +70,18 @@ struct agent_figures {
 	/* error code that trainers get while no server can sum, or 0 if a server can sum */
 	int stranded;
 };
+
+/* Read the counters of all network cards together. Thread: any. */
+static inline void agent_net_stats(const struct agent_config *cfg, struct net_stats *ret)
+{
+	struct net_stats of_card;
+
+	*ret = (struct net_stats){0};
+	for (unsigned i = 0; i < cfg->io.n_cards; i++) {
+		net_stats(cfg->io.cards[i].net, &of_card);
+		net_stats_add(ret, &of_card);
+	}
+}
 
 /* Return the number of bytes of messages and contributions sent over the network since the start. A
  * repeated offer of a contribution is not counted again. `core` and `net` hold current figures of

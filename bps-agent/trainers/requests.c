@@ -19,7 +19,7 @@ static void trainer_send_traffic(struct trainer *t, uint32_t seq)
 	struct net_stats net;
 
 	agt_core_stats(t->agent->core, &core);
-	net_stats(t->agent->net, &net);
+	agent_net_stats(&t->agent->cfg, &net);
 	m.traffic.instance = t->agent->cfg.instance;
 	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
 	m.traffic.received_bytes = net.rx_bytes;

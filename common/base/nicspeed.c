@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +157,19 @@ void nic_open_by_name(struct nic *nic, const char *sysfs, const char *name)
 		nic_close(nic);
 }
 
-bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE])
+static void sockaddr_store(struct sockaddr_storage *to, const struct sockaddr *from)
+{
+	if (!to)
+		return;
+	*to = (struct sockaddr_storage){0};
+	if (from && from->sa_family == AF_INET)
+		memcpy(to, from, sizeof(struct sockaddr_in));
+	else if (from && from->sa_family == AF_INET6)
+		memcpy(to, from, sizeof(struct sockaddr_in6));
+}
+
+bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE],
+	struct sockaddr_storage *ret_addr, struct sockaddr_storage *ret_mask)
 {
 	struct addr addr = {.port = 0};
 	struct sockaddr_storage sa;
@@ -172,6 +185,8 @@ bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE])
 			!sockaddr_same_host(i->ifa_addr, (struct sockaddr *)&sa))
 			continue;
 		snprintf(ret_name, IF_NAMESIZE, "%s", i->ifa_name);
+		sockaddr_store(ret_addr, i->ifa_addr);
+		sockaddr_store(ret_mask, i->ifa_netmask);
 		is_found = true;
 	}
 	freeifaddrs(all);
@@ -183,7 +198,7 @@ void nic_open_by_host(struct nic *nic, const char *sysfs, const char *host)
 	char name[IF_NAMESIZE];
 
 	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
-	if (nic_find_by_host(host, name))
+	if (nic_find_by_host(host, name, NULL, NULL))
 		nic_open_by_name(nic, sysfs, name);
 }
 

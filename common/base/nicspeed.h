@@ -28,6 +28,7 @@
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #define NIC_SYSFS     "/sys"
 #define NIC_WINDOW_NS UINT64_C(20000000)
@@ -73,9 +74,11 @@ struct nic {
 	uint64_t looked_bytes; /* sum of the two byte counters at the last call of nic_has_load */
 };
 
-/* Find the name of the interface whose numeric address is `host` (as in struct addr). Returns false
- * if there is no such interface, or if it is the loopback. */
-bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE]);
+/* Find the interface whose numeric address is `host` (as in struct addr): its name, this address,
+ * and the mask of the address's subnet (both may be NULL). Returns false if there is no such
+ * interface, or if it is the loopback. */
+bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE],
+	struct sockaddr_storage *ret_addr, struct sockaddr_storage *ret_mask);
 /* Find the interface whose numeric address is `host` (as in struct addr). Open its counters unless
  * the driver reports the speed. Never fails: if there is no interface, the speed is unknown. */
 void nic_open_by_host(struct nic *nic, const char *sysfs, const char *host);

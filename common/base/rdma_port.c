@@ -71,5 +71,5 @@ bool rdma_port_has_address(const char *sysfs, const char *host)
 {
 	char name[IF_NAMESIZE];
 
-	return nic_find_by_host(host, name) && rdma_port_is_active(sysfs, name);
+	return nic_find_by_host(host, name, NULL, NULL) && rdma_port_is_active(sysfs, name);
 }

@@ -25,9 +25,6 @@
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
-/* After this number of samples in a row without load, the timer stops. A heartbeat starts the timer
- * again when there is load. */
-#define IDLE_SAMPLES 50
 
 static void node_fill_names(struct node *n, const struct node_opts *o)
 {
@@ -41,47 +38,6 @@ static void node_fill_names(struct node *n, const struct node_opts *o)
 
 _Static_assert(MACHINE_NAME_BYTES == CTL_NAME_MAX + 1 && MACHINE_BOOT_ID_BYTES == CTL_BOOT_ID_BYTES,
 	"the machine's names and boot id fit into HELLO");
-
-/* Check at the start that the address exists on this machine. An agent uses the address only when
- * it connects to a server, which is too late to reject the setting. */
-static int node_check_local_address(const char *host, struct err_text *err)
-{
-	struct sockaddr_storage sa;
-	struct addr any_port = {.port = 0};
-	socklen_t len;
-	int fd, rc = 0;
-
-	snprintf(any_port.host, sizeof(any_port.host), "%s", host);
-	if (addr_resolve_numeric(&any_port, &sa, &len) < 0)
-		return 0;
-	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd >= 0 && bind(fd, (struct sockaddr *)&sa, len) < 0)
-		rc = err_set(err, -errno, "cannot use --listen %s: %s%s", host, strerror(errno),
-			addr_bind_hint(-errno));
-	if (fd >= 0)
-		close(fd);
-	return rc;
-}
-
-static int node_check_listen_setting(
-	const struct node *n, const struct node_opts *o, struct err_text *err)
-{
-	struct sockaddr_storage sa;
-	socklen_t len;
-
-	if (addr_resolve_numeric(&o->listen, &sa, &len) < 0 ||
-		sockaddr_is_any((struct sockaddr *)&sa))
-		return err_set(err, -EINVAL,
-			"--listen needs the numeric address of this machine on the training "
-			"network, not '%s'",
-			o->listen.host);
-	if (tls_conf_is_empty(&n->daemon.auth) && !sockaddr_is_loopback((struct sockaddr *)&sa))
-		return err_set(err, -EPERM,
-			"cannot use --listen '%s': without a cluster key only loopback addresses "
-			"are allowed (set --key-file)",
-			o->listen.host);
-	return node_check_local_address(o->listen.host, err);
-}
 
 /* Without a cluster key, only a loopback address of the scheduler can work. Refuse any other
  * address at once, instead of trying to connect without end. Accept a name that cannot be resolved
@@ -189,58 +145,12 @@ const struct shm_config *node_same_host(const struct node *n)
 	return n->same_host.dir ? &n->same_host : NULL;
 }
 
-/* ---- the card's speed ---- */
-
-static void on_nic_sample_due(evutil_socket_t fd, short what, void *arg)
-{
-	struct node *n = arg;
-
-	(void)fd;
-	(void)what;
-	if (nic_sample(&n->nic, clock_now_ns()))
-		n->n_idle_samples = 0;
-	else if (++n->n_idle_samples >= IDLE_SAMPLES)
-		event_del(n->sample);
-}
-
-/* Start to measure the network card when the card has load. This function runs with each
- * heartbeat, because a separate timer would wake an idle daemon. */
-static void node_start_nic_sampling(struct node *n)
-{
-	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
-
-	if (!n->sample || !nic_has_load(&n->nic) || event_pending(n->sample, EV_TIMEOUT, NULL))
-		return;
-	n->n_idle_samples = 0;
-	if (event_add(n->sample, &tv) < 0)
-		log_rated(LOG_WARN, "cannot measure the network card: out of memory");
-}
-
-static int node_open_network_card(struct node *n, const struct node_opts *o, struct err_text *err)
-{
-	n->nic_source = NIC_SET;
-	n->nic_mbps = (uint64_t)o->nic_mbps;
-	if (o->nic_mbps)
-		return 0;
-	nic_open_by_host(&n->nic, NIC_SYSFS, o->listen.host);
-	n->nic_mbps = n->nic.driver_mbps;
-	n->nic_source = n->nic_mbps ? NIC_DRIVER : NIC_UNTOLD;
-	if (n->nic_mbps)
-		log_info("the driver of network card %s reports %llu Mbit/s", n->nic.name,
-			(unsigned long long)n->nic.driver_mbps);
-	if (!nic_is_measured(&n->nic))
-		return 0;
-	n->sample = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_nic_sample_due, n);
-	return n->sample ? 0
-			 : err_set(err, -ENOMEM, "cannot measure the network card: out of memory");
-}
-
 void node_fill_beat_report(struct node *n, struct ctl_beat *b)
 {
 	name_claim_drain(n->claim_fd);
-	node_start_nic_sampling(n);
+	cards_measure(&n->cards);
 	b->nic_source = n->nic_source;
-	b->measured_mbps = nic_meter_mbps(&n->nic.meter);
+	b->measured_mbps = cards_measured_mbps(&n->cards);
 	b->same_host = (uint8_t)n->same_host_state;
 	b->same_host_connections = n->same_host_counters.connections;
 	b->same_host_bytes = n->same_host_counters.received_bytes;
@@ -259,11 +169,11 @@ static int node_open_member(struct node *n, enum role role, const struct node_op
 		.scheduler = o->scheduler,
 		.auth = n->daemon.auth,
 		.data_addr = o->listen.host,
-		.data_port = is_server ? net_port(n->net) : 0,
+		.data_port = is_server ? net_port(node_net(n)) : 0,
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
-		.provider = net_provider(n->net),
-		.nic_mbps = n->nic_mbps,
+		.provider = net_provider(node_net(n)),
+		.nic_mbps = n->cards.mbps,
 		.quota_bytes = quota_bytes,
 		.memory_bytes = 2 * node_half_memory_bytes(),
 		.past = n->past};
@@ -321,7 +231,6 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	struct err_text *err)
 {
 	struct net_config fc = {.provider = net_provider_words[o->provider],
-		.bind_addr = o->listen.host,
 		.congestion = o->congestion,
 		.port = role == ROLE_SERVER ? o->listen.port : 0,
 		.is_listener = role == ROLE_SERVER,
@@ -340,20 +249,22 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		return rc;
 	rc = limits_try_threads(n_threads + n_more_threads, err);
 	if (rc == 0)
-		rc = node_check_listen_setting(n, o, err);
+		rc = cards_list(&n->cards, o->listen.host, o->cards,
+			tls_conf_is_empty(&n->daemon.auth), err);
 	if (rc == 0)
 		rc = node_check_scheduler_address(n, o, err);
 	if (rc == 0)
 		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
-	rc = node_open_network_card(n, o, err);
+	rc = cards_find_speeds(&n->cards, loop_base(n->daemon.loop), (uint64_t)o->nic_mbps, err);
 	if (rc < 0)
 		return rc;
+	n->nic_source = o->nic_mbps ? NIC_SET : n->cards.mbps ? NIC_DRIVER : NIC_UNTOLD;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
 	/* The listener gets peers' keys from n->member, which is still NULL here. Until n->member
 	 * is set, member_peer_key finds no key, and tickets are refused. */
-	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
+	rc = cards_open_nets(&n->cards, &fc, member_peer_key, &n->member, err);
 	if (rc < 0)
 		return rc;
 	rc = node_open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
@@ -374,15 +285,12 @@ void node_close(struct node *n)
 {
 	/* Close the transport before the member, because the transport's thread reads keys from the
 	 * member */
-	net_close(n->net);
+	cards_close(&n->cards);
 	member_free(n->member);
 	shm_unlisten(&n->same_host, n->n_listen_fds);
 	free(n->same_host.listen_fds);
 	if (n->look)
 		event_free(n->look);
-	if (n->sample)
-		event_free(n->sample);
-	nic_close(&n->nic);
 	if (n->instance && n->claim_fd >= 0)
 		close(n->claim_fd);
 	daemon_fini(&n->daemon);
@@ -400,7 +308,8 @@ int node_accept_member_id(struct node *n, uint32_t id)
 	if (n->id)
 		return 0;
 	n->id = n->same_host.my_id = id;
-	net_set_id(n->net, id);
+	for (unsigned i = 0; i < n->cards.n; i++)
+		net_set_id(n->cards.of[i].net, id);
 	return 1;
 }
 
@@ -531,16 +440,35 @@ static json_t *node_problems_to_json(const struct node *n, const struct node_hea
 	return list;
 }
 
+static json_t *cards_to_json(const struct cards *cards)
+{
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i < cards->n; i++) {
+		const struct card *c = &cards->of[i];
+		struct net_stats f;
+
+		net_stats(c->net, &f);
+		json_array_append_new(list,
+			json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "name", c->nic.name,
+				"address", c->host, "told_mbps", (json_int_t)c->mbps,
+				"measured_mbps", (json_int_t)nic_meter_mbps(&c->nic.meter),
+				"connections", (json_int_t)f.connections, "received_bytes",
+				(json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes));
+	}
+	return list;
+}
+
 json_t *node_status_to_json(const struct node *n, const char *role, const struct node_health *h)
 {
 	json_t *root, *problems = node_problems_to_json(n, h);
 	struct net_stats f;
 
-	net_stats(n->net, &f);
+	cards_net_stats(&n->cards, &f);
 	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:s, s:I, s:I, s:I}",
 		"schema", 1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name",
 		n->name, "host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id,
-		"scheduler_up", member_is_up(n->member), "provider", net_provider(n->net),
+		"scheduler_up", member_is_up(n->member), "provider", net_provider(node_net(n)),
 		"received_bytes", (json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes,
 		"connections", (json_int_t)f.connections);
 	json_object_set_new(root, "health", json_string(json_array_size(problems) ? "WARN" : "OK"));
@@ -549,9 +477,6 @@ json_t *node_status_to_json(const struct node *n, const char *role, const struct
 		json_pack("{s:s, s:I, s:I}", "state", ctl_same_host_name(n->same_host_state),
 			"connections", (json_int_t)n->same_host_counters.connections,
 			"received_bytes", (json_int_t)n->same_host_counters.received_bytes));
-	json_object_set_new(root, "nic",
-		json_pack("{s:s, s:I, s:I}", "name", n->nic.name, "told_mbps",
-			(json_int_t)n->nic_mbps, "measured_mbps",
-			(json_int_t)nic_meter_mbps(&n->nic.meter)));
+	json_object_set_new(root, "cards", cards_to_json(&n->cards));
 	return root;
 }

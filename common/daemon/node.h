@@ -10,9 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/base/nicspeed.h"
 #include "common/control/member.h"
 #include "common/daemon/daemon.h"
+#include "common/datapath/cards.h"
 #include "common/datapath/datapath.h"
 #include "common/datapath/net_open.h"
 #include "common/transport/flow/congestion.h"
@@ -23,6 +23,7 @@ struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
 	const char *name, *host, *congestion;
+	const char *cards; /* addresses of further network cards (agent); NULL: none */
 	unsigned provider; /* index into net_provider_words */
 	int64_t nic_mbps;
 	uint64_t spin_us, ping_us, ping_dead_us, thread_dead_us;
@@ -58,7 +59,7 @@ extern const char *const node_same_host_words[]; /* the words "auto" and "off" *
 				"system, or a name that the kernel supports"},                     \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
-			.help = "speed of the network card in Mbit/s; 0: the speed that the "      \
+			.help = "speed of each network card in Mbit/s; 0: the speed that the "     \
 				"driver reports, else the measured speed"},                        \
 		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
 			.max = 10 * SETTING_MS,                                                    \
@@ -88,7 +89,9 @@ extern const char *const node_same_host_words[]; /* the words "auto" and "off" *
 
 struct node {
 	struct daemon daemon;
-	struct net *net;
+	/* Network cards. The first card has the address of the setting listen */
+	struct cards cards;
+	uint8_t nic_source; /* source of cards.mbps, enum nic_source */
 	/* Shared memory of this host. The field dir is NULL when memory is not shared */
 	struct shm_config same_host;
 	unsigned n_listen_fds; /* number of same_host.listen_fds */
@@ -102,13 +105,6 @@ struct node {
 	uint64_t instance;
 	struct event *look; /* timer that checks the data threads; NULL: no check */
 	uint32_t n_looks_dead, n_hung;
-	uint64_t nic_mbps;  /* speed from the setting or the driver; 0: unknown */
-	uint8_t nic_source; /* source of nic_mbps, enum nic_source */
-	/* Network interface that has the address for data connections. If the setting nic-speed is
-	 * not 0, this struct stays zeroed */
-	struct nic nic;
-	struct event *sample; /* timer that samples the interface's counters while there is load */
-	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
 	uint32_t id; /* member id; 0 until the scheduler has assigned the id */
@@ -144,6 +140,12 @@ int node_accept_member_id(struct node *n, uint32_t id);
 /* Implement `refused` of struct member_ops: end the process. ctx: a struct that begins with a
  * struct node. */
 void on_member_refused(void *ctx, int code, const char *text);
+
+/* Return the network of the first card. All cards have the same provider. */
+static inline struct net *node_net(const struct node *n)
+{
+	return n->cards.of[0].net;
+}
 
 /* Return the configuration with which data threads share memory within this host; NULL: no memory
  * is shared. The configuration is complete after node_accept_member_id, and lives as long as the

@@ -73,7 +73,31 @@ void net_stats(struct net *n, struct net_stats *ret)
 	ret->silent_strangers = counter_load_relaxed(&n->silent);
 }
 
+void net_stats_add(struct net_stats *s, const struct net_stats *more)
+{
+	s->rx_bytes += more->rx_bytes;
+	s->tx_bytes += more->tx_bytes;
+	s->discarded_bytes += more->discarded_bytes;
+	s->messages_in += more->messages_in;
+	s->messages_out += more->messages_out;
+	s->reads += more->reads;
+	s->protocol_errors += more->protocol_errors;
+	s->refused_tickets += more->refused_tickets;
+	s->silent_strangers += more->silent_strangers;
+	s->connections += more->connections;
+}
+
 /* ---- for the implementations ---- */
+
+/* Return a tag that no other net of this process has, because each net counts its nonces itself. */
+static uint16_t net_next_tag(void)
+{
+	static _Atomic uint32_t next;
+	uint32_t none = 0;
+
+	atomic_compare_exchange_strong(&next, &none, 1 + (uint32_t)(ticket_random64() & 0xffff));
+	return (uint16_t)atomic_fetch_add(&next, 1);
+}
 
 int net_init(struct net *n, const struct net_ops *ops, const struct net_config *cfg,
 	net_key_fn key_fn, void *key_ctx)
@@ -82,6 +106,7 @@ int net_init(struct net *n, const struct net_ops *ops, const struct net_config *
 	n->cfg = *cfg;
 	n->cfg.provider = strdup(cfg->provider);
 	n->cfg.bind_addr = strdup(cfg->bind_addr);
+	n->cfg.device = cfg->device ? strdup(cfg->device) : NULL;
 	n->cfg.congestion = NULL;
 	if (!n->cfg.connect_timeout_ms)
 		n->cfg.connect_timeout_ms = CONNECT_TIMEOUT_MS;
@@ -90,10 +115,12 @@ int net_init(struct net *n, const struct net_ops *ops, const struct net_config *
 	n->key_fn = key_fn;
 	n->key_ctx = key_ctx;
 	n->my_id = cfg->my_id;
-	n->tag = (uint16_t)ticket_random64();
+	n->tag = net_next_tag();
 	pthread_mutex_init(&n->lock, NULL);
 	LIST_INIT(&n->threads);
-	return n->cfg.provider && n->cfg.bind_addr ? 0 : -ENOMEM;
+	if (!n->cfg.provider || !n->cfg.bind_addr || !n->cfg.device != !cfg->device)
+		return -ENOMEM;
+	return 0;
 }
 
 void net_fini(struct net *n)
@@ -101,6 +128,7 @@ void net_fini(struct net *n)
 	pthread_mutex_destroy(&n->lock);
 	free((char *)n->cfg.provider);
 	free((char *)n->cfg.bind_addr);
+	free((char *)n->cfg.device);
 }
 
 struct net_thread *net_find_thread(const struct net *n, unsigned thread)

@@ -23,6 +23,9 @@ struct net_config {
 	 * net_open also accepts "auto". */
 	const char *provider;
 	const char *bind_addr; /* numeric address of the network interface to use */
+	/* Name of that interface, if TCP connections must use it whatever the routes are, because
+	 * the process has several; NULL: the routes decide */
+	const char *device;
 	/* Congestion control of TCP connections: the argument `wanted` of congestion_choose. NULL:
 	 * "auto" */
 	const char *congestion;
@@ -74,4 +77,6 @@ int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev,
 	struct xport **ret, struct err_text *err);
 /* Read the counters. Thread: any. */
 void net_stats(struct net *n, struct net_stats *ret);
+/* Add the counters of another net. */
+void net_stats_add(struct net_stats *s, const struct net_stats *more);
 #endif

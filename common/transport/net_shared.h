@@ -53,8 +53,8 @@ struct net {
 	/* Connections of all data threads, which share the network card's receive window
 	 * (flow/recv_window.h). Relaxed: a thread may learn of a change a little later */
 	_Atomic uint32_t n_conns;
-	/* Random number that all nonces of this process contain, so that they differ from all
-	 * nonces that were made before a restart of the process */
+	/* Number that all nonces of this object contain, so that they differ from those of the
+	 * process's other objects, and from those that were made before a restart of the process */
 	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards `threads` and `past` */

@@ -73,7 +73,7 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
     assert is_measured(m["s0"]) and is_measured(m["s1"]), m
     assert 1.5 <= m["s0"]["nic_mbps"] / m["s1"]["nic_mbps"] <= 2.6, m
     for s in c.servers:
-        nic = json.loads(s.get("/status"))["nic"]
+        nic = json.loads(s.get("/status"))["cards"][0]
         assert nic["name"] == "eth0" and nic["told_mbps"] == 0 and nic["measured_mbps"] > 0, nic
     assert " meas." in c.bpsctl("servers").stdout
     # The scheduler uses the measured speeds for the first placement of a new job.

@@ -37,12 +37,14 @@ def sh(*command):
 class Lab:
     """Network namespaces ("hosts") on one switch.
 
-    Hosts are counted from 1. A fault of the network stays until heal().
+    Hosts are counted from 1. A fault of the network stays until heal(). cards: number of network
+    cards of each host.
     """
 
-    def __init__(self, n_hosts):
-        self.prefix, self.n = f"f{os.getpid() % 1000000}", n_hosts
-        sh(NETLAB, "up", self.prefix, str(n_hosts), "--subnet", "10.78.0")
+    def __init__(self, n_hosts, cards=1):
+        self.prefix, self.n, self.n_cards = f"f{os.getpid() % 1000000}", n_hosts, cards
+        more = ("--subnet", "10.78.0", "--cards", str(cards))
+        sh(NETLAB, "up", self.prefix, str(n_hosts), *more)
 
     def __enter__(self):
         return self
@@ -53,8 +55,8 @@ class Lab:
     def ns(self, host):
         return f"{self.prefix}-{host}"
 
-    def addr(self, host):
-        return f"10.78.0.{host}"
+    def addr(self, host, card=0):
+        return f"10.78.{card}.{host}"
 
     def inside(self, host, *command):
         return sh("ip", "netns", "exec", self.ns(host), *command)
@@ -78,15 +80,17 @@ class Lab:
         assert made, f"cannot enter {self.ns(host)}"
         return made[0]
 
-    def rules(self, host, *rules):
-        """Add nft rules for the host's only network card. Each rule begins with the name of its
+    def rules(self, host, *rules, card=0):
+        """Add nft rules for a network card of the host. Each rule begins with the name of its
         chain, which is `in` or `out`."""
         text = ["table inet fault {"]
         for hook in ("in", "out"):
-            card = "iif" if hook == "in" else "oif"
+            match = "iif" if hook == "in" else "oif"
             text += [f"chain {hook} {{", f"type filter hook {hook}put priority 0; policy accept;"]
             text += [
-                f'{card} "eth0" {r.split(" ", 1)[1]}' for r in rules if r.split(" ", 1)[0] == hook
+                f'{match} "eth{card}" {r.split(" ", 1)[1]}'
+                for r in rules
+                if r.split(" ", 1)[0] == hook
             ]
             text += ["}"]
         text += ["}"]
@@ -100,8 +104,8 @@ class Lab:
         )
         assert p.returncode == 0, p.stderr
 
-    def cut(self, host, ways=("in", "out"), other=None):
-        """Drop packets of the host in the directions `ways`.
+    def cut(self, host, ways=("in", "out"), other=None, card=0):
+        """Drop packets of a network card of the host in the directions `ways`.
 
         "in" drops packets to the host, and "out" drops packets from the host. If `other` names a
         second host, drop only packets between the two hosts.
@@ -110,7 +114,7 @@ class Lab:
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
             for w in ways
         }
-        self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
+        self.rules(host, *[f"{w} {match[w]}drop" for w in ways], card=card)
 
     def cut_off(self, host, how):
         """Cut the host off.
@@ -145,8 +149,9 @@ class Lab:
     def kill_connections(self, host):
         self.inside(host, "ss", "-K", "-t", "dst", "10.78.0.0/24")
 
-    def link(self, host, is_up):
-        sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
+    def link(self, host, is_up, card=0):
+        port = f"p{host}c{card}" if card else f"p{host}"
+        sh("ip", "-n", f"{self.prefix}-sw", "link", "set", port, "up" if is_up else "down")
 
     def rate(self, host, rate):
         """Limit the rate of the host's network card in each direction.
@@ -187,7 +192,8 @@ class Lab:
             timeout=30,
             check=False,
         )
-        self.link(host, True)
+        for card in range(self.n_cards):
+            self.link(host, True, card)
         self.rate(host, None)
 
     def heal(self):
@@ -374,13 +380,18 @@ class LabCluster(Cluster):
             return 1
         return 2 + int(name[1:]) + (self.n_servers if name[0] == "a" else 0)
 
+    def card_of(self, name):
+        """Return the network card with the address of a daemon."""
+        del name
+        return 0
+
     def add(self, program, name, *args, kind=None):
         args = [str(a) for a in args]
         if self.daemon_env is not None:
             self.env.update(self.daemon_env)
         if self.lab:
             at = args.index("--listen") + 1
-            args[at] = f"{self.lab.addr(self.host_of(name))}:0"
+            args[at] = f"{self.lab.addr(self.host_of(name), self.card_of(name))}:0"
             if "--scheduler" in args:
                 args[args.index("--scheduler") + 1] = f"{self.lab.addr(1)}:{self.scheduler.port}"
         if self.is_kept and program == "bps-agent":

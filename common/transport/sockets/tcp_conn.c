@@ -93,8 +93,9 @@ static int tcp_lane_open_socket(
 	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
-/* Connect from the address in net->bind_addr, so that routing by source address works.
- * Errors: -errno. */
+/* Connect from the address in net->bind_addr, so that routing by source address works. Use the
+ * network interface of this address, if the process has several: the route to a peer of another
+ * subnet need not depend on the source. Errors: -errno. */
 static int tcp_start_connect(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd)
 {
 	struct sockaddr_storage from = net->bind_addr;
@@ -109,6 +110,10 @@ static int tcp_start_connect(const struct tcp_net *net, const struct tcp_conn *c
 		rc = -errno;
 	if (!rc)
 		rc = tcp_tune_socket(net, fd);
+	if (!rc && net->base.cfg.device &&
+		setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, net->base.cfg.device,
+			(socklen_t)strlen(net->base.cfg.device)))
+		rc = -errno;
 	if (!rc && from.ss_family == c->addr.ss_family &&
 		!sockaddr_is_any((struct sockaddr *)&from) &&
 		bind(fd, (struct sockaddr *)&from, net->bind_len))
