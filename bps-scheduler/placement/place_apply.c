@@ -55,8 +55,24 @@ static void machine_raise_nic_mbps(struct place_machine *machine, const struct s
 		machine->nic_mbps = mbps;
 }
 
-/* Fill the placement. Each host becomes one machine of the placement. A host without a usable
- * server gets no partitions. */
+/* Return the machine of server m in the placement. On a host without an agent of the job, each
+ * address of servers becomes a machine of its own, because it has a network card of its own. Where
+ * there is an agent, it uses all cards, and they are one machine. */
+static uint32_t place_machine_of(
+	struct placement *p, struct sched_member *const *servers, const struct sched_member *m)
+{
+	const struct place_machine *of_host = &p->machines[m->host_idx];
+
+	if (of_host->has_agent || !of_host->has_server)
+		return m->host_idx;
+	for (uint32_t k = 0; k < p->n_servers; k++)
+		if (servers[k]->host_idx == m->host_idx && strcmp(servers[k]->addr, m->addr) == 0)
+			return p->servers[k].machine;
+	return p->n_machines++;
+}
+
+/* Fill the placement. Each host becomes one machine of the placement, or several
+ * (place_machine_of). A host without a usable server gets no partitions. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {
@@ -66,7 +82,8 @@ void placement_fill(const struct sched_core *c, const struct sched_job *j, struc
 	struct host_memory *hosts = host_memory_new(c);
 
 	*ret_servers = servers;
-	*p = (struct placement){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
+	*p = (struct placement){
+		.machines = sched_alloc(c->n_hosts + room, sizeof(struct place_machine)),
 		.servers = sched_alloc(room, sizeof(struct place_server))};
 	p->n_agents = j->n_members - j->n_left;
 	p->job_bytes = j->bytes;
@@ -82,16 +99,19 @@ void placement_fill(const struct sched_core *c, const struct sched_job *j, struc
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
 		uint64_t own = i < j->n_loads ? j->loads[i] : 0;
-		struct place_machine *machine = &p->machines[m->host_idx];
+		struct place_machine *machine;
+		uint32_t at;
 
 		if (m->role != ROLE_SERVER || !(any ? sched_is_usable(m) : sched_member_is_open(m)))
 			continue;
+		at = place_machine_of(p, servers, m);
+		machine = &p->machines[at];
 		machine_raise_nic_mbps(machine, m);
 		machine->has_server = true;
 		machine->bytes += own;
 		machine->other_bytes += m->scaled_bytes - own * j->n_members;
 		servers[p->n_servers] = m;
-		p->servers[p->n_servers++] = (struct place_server){.machine = m->host_idx,
+		p->servers[p->n_servers++] = (struct place_server){.machine = at,
 			.n_threads = m->threads,
 			.bytes = own,
 			.memory = balance_usable(host_memory_of(hosts, m)),

@@ -47,6 +47,7 @@ struct drain_world {
 	} conns[CONNS];
 	uint64_t set_mbps;       /* card speed that the next HELLO states */
 	const char *host;        /* the host in the next HELLO; NULL: the member's name */
+	const char *addr;        /* the server's address in the next HELLO; NULL: 10.0.0.1 */
 	uint64_t memory_bytes;   /* memory of `host` in the next HELLO; 0: unknown */
 	uint32_t noise, n_beats; /* noise: random error of measured speeds, +- percent */
 	uint32_t joined_code, job;
@@ -176,7 +177,9 @@ static void hello(struct drain_world *w, uint32_t conn, enum role role, const ch
 			.host = w->host ? w->host : name,
 			.version = "1",
 			.pid = 1,
-			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
+			.addr = role == ROLE_AGENT ? ""
+				: w->addr          ? w->addr
+						   : "10.0.0.1",
 			.port = role == ROLE_SERVER ? 7400 : 0,
 			.threads = 2,
 			.nic_mbps = w->set_mbps,
@@ -715,6 +718,45 @@ static void speed_that_is_set_is_not_measured(void **state)
 	world_fini(&w);
 }
 
+/* Servers s2 and s3 share a host. Check that each of the three servers gets as many partitions as
+ * the test wants, with an agent on this host or without. */
+static void check_shared_host(
+	const char *addr_of_s3, const char *agents_host, uint64_t s1, uint64_t s3)
+{
+	struct drain_world w;
+
+	world_init(&w);
+	w.set_mbps = 1000;
+	server(&w, 1, "s1", 101);
+	w.host = "both";
+	server(&w, 2, "s2", 102);
+	w.addr = addr_of_s3;
+	server(&w, 3, "s3", 103);
+	w.host = agents_host;
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	w.host = NULL;
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, N_PARTS * PART);
+	declare(&w, 22, 1, N_PARTS * PART);
+	pass(&w, SETTLE_MS + 1000);
+	assert_int_equal(parts(&w, "s1"), s1);
+	assert_int_equal(parts(&w, "s3"), s3);
+	assert_int_equal(parts(&w, "s2"), N_PARTS - s1 - s3);
+	world_fini(&w);
+}
+
+static void server_process_per_card_counts_as_a_machine(void **state)
+{
+	(void)state;
+	check_shared_host("10.0.1.1", "a", N_PARTS / 3, N_PARTS / 3);
+	check_shared_host("10.0.0.1", "a", N_PARTS / 2, N_PARTS / 4); /* they share a card */
+	/* The agent uses all cards of its machine, so the addresses do not matter. */
+	check_shared_host("10.0.1.1", "both", N_PARTS / 3, N_PARTS / 3);
+	check_shared_host("10.0.0.1", "both", N_PARTS / 3, N_PARTS / 3);
+}
+
 static void noise_moves_nothing(void **state)
 {
 	static const uint64_t s2_mbps[] = {1000, 500, 850};
@@ -1150,6 +1192,7 @@ int main(void)
 			speed_of_a_new_member_is_used_some_time_after_its_first_measurement),
 		cmocka_unit_test(new_server_gets_its_share_while_a_later_update_of_speeds_is_due),
 		cmocka_unit_test(impossible_measured_speed_is_capped),
+		cmocka_unit_test(server_process_per_card_counts_as_a_machine),
 		cmocka_unit_test(noise_moves_nothing),
 		cmocka_unit_test(
 			card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew),
