@@ -217,6 +217,8 @@ install: all $(CONFS)
 	$(Q)for u in $(notdir $(wildcard systemd/*.service systemd/*.socket)); do \
 		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/$$u >$(UNITS)/$$u && \
 		chmod 644 $(UNITS)/$$u || exit; done
+	$(Q)sed -f systemd/server-per-card.sed $(UNITS)/bps-server.service \
+		>$(UNITS)/bps-server@.service && chmod 644 $(UNITS)/bps-server@.service
 	$(Q)$(if $(filter %-cuda,$(EXECUTORS)),install -d $(UNITS)/bps-agent.service.d && \
 		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/bps-agent-cuda.conf \
 			>$(UNITS)/bps-agent.service.d/bps-agent-cuda.conf && \

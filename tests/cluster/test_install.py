@@ -15,7 +15,7 @@ PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
 # Largest exposure, in tenths, that `systemd-analyze security` may report. A service without any
 # protection has 100.
-EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
+EXPOSURE = {"scheduler": 13, "server": 20, "server@": 20, "agent": 23}
 
 
 def make(*words):
@@ -56,7 +56,18 @@ def test_settings_file_names_every_setting_with_its_default(tree, tmp_path, role
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize("role", DAEMONS)
+def test_unit_for_several_servers_reads_the_settings_of_its_instance(tree):
+    units = tree / PREFIX[1:] / "lib/systemd/system"
+    one, several = (units / f"bps-server{at}.service" for at in ("", "@"))
+    added = set(several.read_text().splitlines()) - set(one.read_text().splitlines())
+    assert {line for line in added if not line.startswith("Description=")} == {
+        f"ExecStart={PREFIX}/sbin/bps-server --config /etc/bps/server-%i.conf",
+        f"ExecReload={PREFIX}/sbin/bps-server --config /etc/bps/server-%i.conf --check-config",
+        "RuntimeDirectoryPreserve=yes",
+    }
+
+
+@pytest.mark.parametrize("role", [*DAEMONS, "server@"])
 def test_unit_runs_the_installed_program_and_is_confined(tree, role):
     unit = tree / PREFIX[1:] / "lib/systemd/system" / f"bps-{role}.service"
     programs = re.findall(r"^Exec(?:Start|Reload)=(\S*/bps-\S+)", unit.read_text(), re.M)
