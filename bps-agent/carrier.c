@@ -1,3 +1,5 @@
+/* Watches the carriers of network interfaces. It neither sets an interface up or down, nor reads
+ * anything else about it. Thread: the control loop's. */
 #include "bps-agent/carrier.h"
 
 #include <errno.h>
@@ -45,8 +47,8 @@ uint32_t carrier_watch_read(const struct carrier_watch *w)
 	return cards;
 }
 
-/* Something about an interface has changed. The messages only say that; the flags are read again, so
- * it does no harm if the kernel has dropped some. */
+/* Something about an interface has changed. The flags are read again, so it does no harm if the
+ * kernel has dropped messages. */
 static void on_netlink_readable(evutil_socket_t fd, short what, void *arg)
 {
 	struct carrier_watch *w = arg;

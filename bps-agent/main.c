@@ -80,8 +80,7 @@ static const struct setting rows[] = {
 	{"threads", SET_INT, SETTING_AT(struct agent_opts, io_threads), .def = "0",
 		.max = IO_THREADS_MAX,
 		.help = "I/O threads that send, receive and sum under load; 1: the data thread "
-			"does this itself; 0: one for each 15 Gbit/s of the network card (with "
-			"verbs: 100), at most a quarter of the processors"},
+			"does this itself; 0: as many as the network cards need"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
 		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",

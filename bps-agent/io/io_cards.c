@@ -1,8 +1,8 @@
-/* Chooses the network card of each connection, and lets connections begin again on another card when
- * theirs is lost or has too many. A card is lost when it has no carrier, or when all its connections
- * are silent. A lost card is left out for RETURN_NS, and longer each time that its connections fall
- * silent again. A connection is on one card as a whole: parts of it on several cards would wait for
- * the slowest. Thread: the data thread. */
+/* Chooses the network card of each connection, and lets connections begin again on another card
+ * when theirs is lost or has too many. A card is lost when it has no carrier, or when all its
+ * connections are silent. A lost card is left out for RETURN_NS, and longer each time that its
+ * connections fall silent again. A connection is on one card as a whole: parts of it on several
+ * cards would wait for the slowest. Thread: the data thread. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -280,8 +280,7 @@ static void cards_leave_lost(struct io_xport *x)
 		x->cards[i].is_lost = false;
 }
 
-/* Find a connection whose move to another card makes the largest load less. Returns NULL if there is
- * none. */
+/* Find the connection whose move to another card helps most. Returns NULL if no move helps. */
 static struct io_conn *cards_find_move(struct io_xport *x)
 {
 	struct io_conn *c, *best = NULL;

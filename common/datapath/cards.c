@@ -19,7 +19,7 @@
 /* ---- addresses ---- */
 
 /* Check at the start that the address exists on this machine. An agent uses the address only when
- * it connects to a server, which is too late to reject the setting. setting: "listen" or "cards". */
+ * it connects to a server, which is too late to reject the setting. setting: its name. */
 static int check_local_address(const char *setting, const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;

@@ -37,8 +37,8 @@ struct cards {
  * err gets the text. */
 int cards_list(struct cards *cards, const char *listen, const char *more, bool is_keyless,
 	struct err_text *err);
-/* Find the interfaces and the speeds of the cards. set_mbps: the setting nic-speed. Errors: -ENOMEM;
- * err gets the text. */
+/* Find the interfaces and the speeds of the cards. set_mbps: the setting nic-speed.
+ * Errors: -ENOMEM; err gets the text. */
 int cards_find_speeds(
 	struct cards *cards, struct event_base *base, uint64_t set_mbps, struct err_text *err);
 /* Open the network transport of each card. cfg: the configuration without address and device.

@@ -50,21 +50,23 @@ def size_text(n):
 
 
 class Host:
-    def __init__(self, address, enter):
-        self.address, self.enter = address, enter
+    """A host. cards: the addresses of its network cards, of which the first is `address`."""
+
+    def __init__(self, address, enter, cards=()):
+        self.address, self.enter, self.cards = address, enter, [address, *cards]
 
 
 class Lab:
     """Hosts with the indexes from 0 to `count` - 1, and with network cards of the given rate. If
-    `rate` is None, the hosts are loopback addresses."""
+    `rate` is None, the hosts are loopback addresses. cards: network cards of each host."""
 
-    def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
+    def __init__(self, count, rate=None, queue=None, cc=None, prefix=None, cards=1):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
         if not rate:
             self.hosts = [Host(f"127.0.{i // 200}.{10 + i % 200}", []) for i in range(count)]
             return
         self.prefix = prefix or f"b{os.getpid() % 1000000}"
-        options = []
+        options = ["--cards", str(cards)]
         for name, value in (("queue", queue), ("cc", cc)):
             if value:
                 options += [f"--{name}", str(value)]
@@ -73,6 +75,10 @@ class Lab:
             Host(
                 self.netlab("addr", self.prefix, str(i + 1)).strip(),
                 [NETLAB, "exec", self.prefix, str(i + 1)],
+                [
+                    self.netlab("addr", self.prefix, str(i + 1), str(k)).strip()
+                    for k in range(1, cards)
+                ],
             )
             for i in range(count)
         ]
@@ -224,7 +230,8 @@ class Suite:
     Host 0 of the lab has the scheduler. The next hosts have the agents. beside: number of servers
     on agents' hosts. Server i of these servers is on the host of agent i modulo the number of
     agents. alone: number of further servers. Each of them has its own host, after the agents'
-    hosts. provider: transport of data connections. meet: if "all", all loopback addresses count as
+    hosts. cards: number of network cards of each agent; server i listens on card i modulo this
+    number. provider: transport of data connections. meet: if "all", all loopback addresses count as
     one host, so that the daemons use the same-host path. Otherwise each address counts as a host.
     Shaped hosts are always separate. workers: number of workers at each agent.
     """
@@ -245,11 +252,12 @@ class Suite:
         agent_arg="",
         nic_mbps=None,
         workers=1,
+        cards=1,
     ):
         folder = Path(tempfile.mkdtemp(dir=folder))
         self.build, self.lab, self.processes, self.folder = build.resolve(), lab, processes, folder
         self.same_host, self.provider, self.meet = same_host, provider, meet
-        self.workers, self.pids = workers, {}
+        self.workers, self.cards, self.pids = workers, cards, {}
         self.daemons, self.n_jobs, self.n_metrics = [], 0, 0
         self.agent_hosts = lab.hosts[1 : 1 + agents]
         self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[
@@ -290,7 +298,7 @@ class Suite:
                 f"s{i}",
                 [
                     "--listen",
-                    f"{host.address}:0",
+                    f"{host.cards[i % self.cards]}:0",
                     *to,
                     "--name",
                     f"s{i}",
@@ -318,6 +326,7 @@ class Suite:
                     f"a{i}",
                     "--host",
                     f"agent{i}",
+                    *(["--cards", ",".join(host.cards[1 : self.cards])] if self.cards > 1 else []),
                     *self.where(host),
                     *card(host),
                     *agent_arg,

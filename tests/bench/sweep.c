@@ -21,7 +21,7 @@ struct sweep {
 struct sweep_result {
 	uint64_t rounds;
 	double elapsed_s; /* duration at the slowest rank, in seconds */
-	double median_s, p99_s, min_s;
+	double median_s, p99_s, min_s, max_s;
 };
 
 static int declare(struct sweep *s)
@@ -177,7 +177,8 @@ static int measure(struct sweep *s, struct sweep_result *ret)
 		rc = bench_max(s->bench, bench_now_s() - start, &ret->elapsed_s);
 	ret->median_s = bench_quantile(times, n, 0.5);
 	ret->p99_s = bench_quantile(times, n, 0.99);
-	ret->min_s = times[0];
+	ret->min_s = times[0]; /* bench_quantile has sorted the times */
+	ret->max_s = times[n ? n - 1 : 0];
 	free(times);
 	return rc;
 }
@@ -202,9 +203,11 @@ static void report(struct sweep *s, const struct sweep_result *r)
 	bench_json_result(s->bench);
 	printf("{\"bytes\": %llu, \"tensors\": %u, \"depth\": %u, \"rounds\": %llu, \"median_us\": "
 	       "%.2f, "
-	       "\"p99_us\": %.2f, \"min_us\": %.2f, \"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
+	       "\"p99_us\": %.2f, \"min_us\": %.2f, \"max_us\": %.2f, \"elapsed_s\": %.6f, "
+	       "\"goodput_mbps\": %.3f}",
 		(unsigned long long)s->bytes, o->tensors, o->depth, (unsigned long long)r->rounds,
-		r->median_s * 1e6, r->p99_s * 1e6, r->min_s * 1e6, r->elapsed_s, goodput);
+		r->median_s * 1e6, r->p99_s * 1e6, r->min_s * 1e6, r->max_s * 1e6, r->elapsed_s,
+		goodput);
 }
 
 int sweep_run(struct bench *bench)
