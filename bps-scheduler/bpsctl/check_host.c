@@ -1,7 +1,9 @@
 /* Checks the machine for `bpsctl check`: kernel, libraries, limits, huge pages, RDMA and GPU
- * devices. This file changes nothing; checks.c checks the daemons. One thread. */
+ * devices, network cards. This file changes nothing; checks.c checks the daemons. One thread. */
 #include <dirent.h>
 #include <event2/event.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <openssl/crypto.h>
 #include <rdma/fabric.h>
 #include <stdlib.h>
@@ -12,7 +14,9 @@
 
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/base/addr.h"
 #include "common/base/first_line.h"
+#include "common/base/nicspeed.h"
 #include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/fabric/libfabric.h"
 
@@ -239,4 +243,84 @@ void check_host(json_t *list, const struct host_needs *needs)
 	check_huge_pages(list);
 	check_rdma_devices(list, needs);
 	check_gpu_devices(list);
+}
+
+/* ---- network cards ---- */
+
+/* Return whether one of the agent's cards is this interface. */
+static bool cards_have(json_t *cards, const char *name)
+{
+	json_t *card;
+	size_t i;
+
+	json_array_foreach (cards, i, card)
+		if (cell_is(card, "name", name))
+			return true;
+	return false;
+}
+
+/* Return the speed in Mbit/s of the agent's fastest card; 0: unknown. */
+static uint64_t cards_most_mbps(json_t *cards)
+{
+	uint64_t most = 0, mbps;
+	json_t *card;
+	size_t i;
+
+	json_array_foreach (cards, i, card) {
+		mbps = cell_num(card, "told_mbps");
+		most = mbps > most ? mbps : most;
+	}
+	return most;
+}
+
+/* Warn of each interface that is as fast as the agent's cards, and is not one of them. */
+static void check_unused_interfaces(json_t *list, json_t *cards)
+{
+	uint64_t most = cards_most_mbps(cards);
+	struct ifaddrs *all = NULL;
+	char at[ADDR_TEXT_BYTES];
+
+	if (!most || getifaddrs(&all) < 0)
+		return;
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		bool is_up = i->ifa_flags & IFF_UP && i->ifa_flags & IFF_RUNNING;
+
+		if (!is_up || !i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
+			cards_have(cards, i->ifa_name) ||
+			nic_driver_mbps(NIC_SYSFS, i->ifa_name) < most)
+			continue;
+		sockaddr_format(i->ifa_addr, at);
+		if (strrchr(at, ':'))
+			*strrchr(at, ':') = '\0';
+		check_result_append(list, CHECK_WARN, "network cards",
+			"if the card is on the training network, add its address to `cards` of the "
+			"agent",
+			"%.15s (%s) is as fast as the agent's cards, and the agent does not use it",
+			i->ifa_name, at);
+	}
+	freeifaddrs(all);
+}
+
+void check_cards(json_t *list, json_t *agent)
+{
+	json_t *cards = json_object_get(agent, "cards"), *card;
+	bool has_connections = cell_num(agent, "connections") > 0, is_well = true;
+	size_t i;
+
+	check_unused_interfaces(list, cards);
+	if (json_array_size(cards) < 2 || !has_connections)
+		return;
+	json_array_foreach (cards, i, card) {
+		if (cell_num(card, "connections"))
+			continue;
+		is_well = false;
+		check_result_append(list, CHECK_WARN, "network cards",
+			"let the servers listen on this card's subnet, or give them more data "
+			"threads; see the agent's log if the card was left out",
+			"%.15s (%.45s) has no connection, while the agent's other cards have",
+			cell_str(card, "name").s, cell_str(card, "address").s);
+	}
+	if (is_well)
+		check_result_append(list, CHECK_OK, "network cards", "",
+			"all %zu cards of the agent have connections", json_array_size(cards));
 }

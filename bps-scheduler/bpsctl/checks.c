@@ -277,6 +277,8 @@ static void check_daemon_answers(json_t *list, struct checked_daemon *r, struct 
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
 		path_list_add_servers(g.root, r, paths);
+		if (cell_is(g.root, "role", "agent"))
+			check_cards(list, g.root);
 		if (json_is_false(json_object_get(g.root, "scheduler_up")))
 			check_result_append(list, CHECK_WARN, name,
 				"see the daemon's log: its key or address may be wrong, a firewall "

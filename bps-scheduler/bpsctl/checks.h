@@ -30,6 +30,8 @@ void check_result_append(json_t *list, enum check_level level, const char *name,
 
 /* Check the machine, and append the results to list (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
+/* Check which network cards of this machine its agent uses (check_host.c). agent: its /status. */
+void check_cards(json_t *list, json_t *agent);
 /* Run all checks. Returns a new reference to a document with the results, or NULL when out of
  * memory. config_dir: folder of the daemons' settings. scheduler_http: address of the scheduler's
  * HTTP port; NULL: the address in the scheduler's settings. Fields of the document:

@@ -66,9 +66,23 @@ def connections(agent):
     return [card["connections"] for card in cards(agent)]
 
 
+def check(c, agent):
+    """Return what `bpsctl check` says of the agent's network cards: a list of (state, text)."""
+    conf = c.dir / f"conf-{agent.name}"
+    conf.mkdir(exist_ok=True)
+    (conf / "agent.conf").write_text(f"http = 127.0.0.1:{agent.http}\n")
+    command = [*agent.prefix, BUILD / "bpsctl", "--json", "check", "--config-dir", conf]
+    out = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=30, check=False
+    ).stdout
+    found = [r for r in json.loads(out)["checks"] if r["name"] == "network cards"]
+    return [(r["state"], r["what"]) for r in found]
+
+
 def test_both_cards_carry_bytes_each_of_its_subnet(cluster):
     c = cluster()
     job = c.steady(n_elems=200000).wait_rounds(5)
+    assert check(c, c.agents[0]) == [("ok", "all 2 cards of the agent have connections")]
     for i, agent in enumerate(c.agents):
         seen = cards(agent)
         assert [card["name"] for card in seen] == ["eth0", "eth1"]
@@ -114,6 +128,10 @@ def test_card_that_cannot_reach_a_server_is_not_used_for_it(cluster):
     c.lab.rules(AGENT_HOSTS[0], f"out ip daddr {c.lab.addr(3, 1)} reject", card=1)
     job = c.steady(n_elems=200000).wait_rounds(5)
     assert connections(c.agents[0]) == [4, 0]
+    said = (
+        f"eth1 ({c.lab.addr(AGENT_HOSTS[0], 1)}) has no connection, while the agent's other cards"
+    )
+    assert check(c, c.agents[0]) == [("warn", f"{said} have")]
     job.stop()
 
 

@@ -42,7 +42,7 @@ row "25 Gbit/s, no priority" --rate 25 $big --fifo --step-only
 row "crc at 40 GB/s" --crc-gbs 40 $big
 
 table "Data threads of an agent: BERT-large"
-for threads in 1 2 3 4 8; do
+for threads in 1 2 3 4 7 8; do
 	row "$threads" --servers 32 $big --agent-threads $threads
 done
 for threads in 1 2 4; do
