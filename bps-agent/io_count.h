@@ -8,8 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/base/error.h"
-
 /* Return the number of threads, 1 to IO_THREADS_MAX. 1: the data thread does all work. nic_mbps:
  * speed of the network card in Mbit/s; 0: unknown. n_cpus: number of processors that the process
  * may run on. */
@@ -23,11 +21,11 @@ struct busy_look {
 };
 #define BUSY_LOOK_NS UINT64_C(10000000000)
 
-/* Return whether more threads would carry more: n_threads threads worked for 90 % of the time
- * between two looks, while at least two processors of the machine were idle. If so, err gets a text
- * that names the setting. */
-bool busy_has_few_threads(const struct busy_look *from, const struct busy_look *to,
-	unsigned n_threads, unsigned n_cpus, struct err_text *ret_why);
+/* Return how many threads would carry more, or 0 if n_threads are enough. They are too few if they
+ * worked for 90 % of the time between two looks, while at least two processors of the machine were
+ * idle. *ret_percent: part of the time in which they worked. */
+unsigned busy_more_threads(const struct busy_look *from, const struct busy_look *to,
+	unsigned n_threads, unsigned n_cpus, unsigned *ret_percent);
 /* Read the idle time of all processors from /proc/stat, in nanoseconds; 0: it cannot be read. */
 uint64_t busy_read_idle_ns(void);
 #endif

@@ -162,9 +162,10 @@ struct agent_app {
 	 * next process */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
-	struct carrier_watch *carriers; /* NULL: there is one network card */
-	unsigned n_cpus, io_threads;    /* processors of this process; number of I/O threads */
-	struct busy_look busy;          /* last look at how busy the threads are */
+	struct carrier_watch *carriers;      /* NULL: there is one network card */
+	unsigned n_cpus, io_threads;         /* processors of this process; number of I/O threads */
+	unsigned more_threads, busy_percent; /* of the last look, busy_more_threads */
+	struct busy_look busy;               /* last look at how busy the threads are */
 	struct ctl_beat_link beat_links[CTL_BEAT_LINKS_MAX]; /* list of the next heartbeat */
 };
 
@@ -257,6 +258,7 @@ static struct io_config app_io_config(const struct agent_app *app)
 		io.cards[i] = (struct io_card_config){
 			.net = c->net, .mbps = c->mbps, .addr = c->addr, .mask = c->mask};
 		snprintf(io.cards[i].name, sizeof(io.cards[i].name), "%s", c->nic.name);
+		nic_local_cpus(app->opts.sysfs, c->nic.name, &io.cards[i].cpus);
 	}
 	return io;
 }
@@ -395,11 +397,10 @@ static void on_agent_member_resynced(void *ctx)
 	app_post_to_data_thread(ctx, AGENT_RESYNC_END, NULL);
 }
 
-/* Log a warning if the threads that move bytes are full while processors are idle. */
+/* Look at intervals whether the threads that move bytes are full while processors are idle. */
 static void app_look_at_threads(struct agent_app *app, const struct agent_figures *f)
 {
 	struct busy_look now = {.at_ns = clock_now_ns(), .busy_ns = f->data_busy_ns};
-	struct err_text why;
 
 	if (now.at_ns - app->busy.at_ns < BUSY_LOOK_NS)
 		return;
@@ -409,8 +410,8 @@ static void app_look_at_threads(struct agent_app *app, const struct agent_figure
 			now.busy_ns += f->io.busy_ns[i];
 	}
 	now.idle_ns = busy_read_idle_ns();
-	if (busy_has_few_threads(&app->busy, &now, app->io_threads, app->n_cpus, &why))
-		log_rated(LOG_WARN, "%s", why.s);
+	app->more_threads = busy_more_threads(
+		&app->busy, &now, app->io_threads, app->n_cpus, &app->busy_percent);
 	app->busy = now;
 }
 
@@ -426,6 +427,9 @@ static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 	cards_net_stats(&app->node.cards, &net);
 	node_fill_beat_report(&app->node, b);
 	app_look_at_threads(app, &f);
+	b->threads = (uint8_t)app->io_threads;
+	b->more_threads = (uint8_t)app->more_threads;
+	b->busy_percent = (uint8_t)app->busy_percent;
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;

@@ -6,6 +6,7 @@
 
 #include "bps-agent/io/io_impl.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/datapath/datapath.h"
 
 /* Records that the thread executes before it polls its transport again. */
@@ -86,6 +87,21 @@ static void on_in_readable(uv_poll_t *p, int status, int events)
 	(void)events; /* thread_awake has emptied the descriptor */
 }
 
+/* Let the thread run near its card, on those processors there that this process may use. */
+static void thread_set_cpus(struct io_thread *t)
+{
+	cpu_set_t mine, near = t->x->cfg.cards[t->card].cpus;
+	int rc = 0;
+
+	if (sched_getaffinity(0, sizeof(mine), &mine) < 0)
+		return;
+	CPU_AND(&near, &near, &mine);
+	if (CPU_COUNT(&near))
+		rc = dataloop_set_cpus(t->loop, &near);
+	if (rc < 0)
+		log_warn("cannot let an I/O thread run near its network card: %s", err_str(rc));
+}
+
 int io_thread_start(struct io_thread *t, struct err_text *err)
 {
 	char name[16];
@@ -110,6 +126,7 @@ int io_thread_start(struct io_thread *t, struct err_text *err)
 	rc = dataloop_start(t->loop, err);
 	if (rc < 0)
 		return rc;
+	thread_set_cpus(t);
 	io_thread_park(t);
 	return 0;
 }

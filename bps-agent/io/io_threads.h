@@ -16,6 +16,7 @@
  * thread for the duration of the call.
  *
  * Thread: the data thread, unless a function says otherwise. */
+#include <sched.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -36,6 +37,7 @@ struct io_card_config {
 	/* Address, and mask of its subnet; family 0: unknown */
 	struct sockaddr_storage addr, mask;
 	char name[IO_CARD_NAME_BYTES]; /* for the log */
+	cpu_set_t cpus; /* processors near the card, on which its threads run; empty: any */
 };
 
 struct io_config {

@@ -267,6 +267,13 @@ static void member_problems(
 				"server %s on %s: %.0f ms from the last contribution to the sum, "
 				"more than %u ms",
 				m->name, m->host, m->beat.sum_us / 1e3, c->cfg.server_slow_ms);
+		if (m->state == MEMBER_UP && m->beat.more_threads)
+			ADD_MEMBER_PROBLEM(list, m, "THREADS_FEW", NULL,
+				"agent %s on %s: its %u thread%s that move%s bytes had work for "
+				"%u %% of 10 s, while processors were idle; %u would carry more",
+				m->name, m->host, m->beat.threads, m->beat.threads == 1 ? "" : "s",
+				m->beat.threads == 1 ? "s" : "", m->beat.busy_percent,
+				m->beat.more_threads);
 		if (m->state == MEMBER_UP)
 			unstable_problem(c, m, list);
 		if (sched_is_usable(m))

@@ -7,6 +7,7 @@
 #include <ifaddrs.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <numa.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +133,22 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 	if (first_line_read(path, text, sizeof(text)))
 		mbps = strtol(text, NULL, 10);
 	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
+}
+
+void nic_local_cpus(const char *sysfs, const char *name, cpu_set_t *ret)
+{
+	char path[PATH_MAX], text[1024];
+	struct bitmask *cpus = NULL;
+
+	CPU_ZERO(ret);
+	snprintf(path, sizeof(path), "%s/class/net/%s/device/local_cpulist", sysfs, name);
+	if (*name && first_line_read(path, text, sizeof(text)))
+		cpus = numa_parse_cpustring_all(text);
+	for (unsigned i = 0; cpus && i < cpus->size && i < CPU_SETSIZE; i++)
+		if (numa_bitmask_isbitset(cpus, i))
+			CPU_SET(i, ret);
+	if (cpus)
+		numa_bitmask_free(cpus);
 }
 
 /* ---- the interface ---- */

@@ -26,6 +26,7 @@
  *
  * struct nic_meter is pure; struct nic reads files and belongs to one thread. */
 #include <net/if.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -64,6 +65,10 @@ uint64_t nic_meter_mbps(const struct nic_meter *m);
  * with a device, and interfaces built only on such interfaces (bond, VLAN), have a known speed. The
  * drivers of other interfaces report made-up figures. */
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
+
+/* Read the processors that are near the interface's device, from its local_cpulist. Without a
+ * device or a list, the set is empty. */
+void nic_local_cpus(const char *sysfs, const char *name, cpu_set_t *ret);
 
 struct nic {
 	/* name of the interface that has the address; "": there is none, or it is the loopback */

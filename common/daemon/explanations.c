@@ -31,6 +31,12 @@ const struct explanation explanations[] = {
 		"jobs that ran there have ended with BPS_EAGENT_LOST; jobs that may shrink go on "
 		"without the machine",
 		"run `systemctl status bps-agent` on its host, then start the jobs again"},
+	{"THREADS_FEW", 0, BY_SCHEDULER,
+		"the threads of an agent that send, receive and sum are full, while processors of "
+		"the machine are idle",
+		"the machine exchanges less than its network cards can carry",
+		"set `threads` of that agent to the number in the message, or `nic-speed` to the "
+		"speed of its network cards, which the driver does not report; restart the agent"},
 	{"CONTROL_SILENT", 0, BY_SCHEDULER,
 		"the scheduler has lost its connection to a member, or receives nothing from the "
 		"member",

@@ -288,6 +288,11 @@ int dataloop_start(struct dataloop *l, struct err_text *err)
 	return 0;
 }
 
+int dataloop_set_cpus(struct dataloop *l, const cpu_set_t *cpus)
+{
+	return -pthread_setaffinity_np(l->thread, sizeof(*cpus), cpus);
+}
+
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
 {
 	return handover_queue_push(&l->posts, &(struct dataloop_post){fn, arg}, l->posts.max);

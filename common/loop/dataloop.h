@@ -13,6 +13,7 @@
  *
  * Order of calls: dataloop_new, dataloop_attach, dataloop_start, on any thread. Posted functions
  * run on the data thread. dataloop_stop ends and joins the thread. */
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
@@ -62,6 +63,9 @@ uv_loop_t *dataloop_uv(struct dataloop *l);
 /* Start the thread.
  * Errors: -errno; err gets the text. */
 int dataloop_start(struct dataloop *l, struct err_text *err);
+
+/* Let the thread run on these processors only. Call it after dataloop_start. Errors: -errno. */
+int dataloop_set_cpus(struct dataloop *l, const cpu_set_t *cpus);
 
 /* Run fn(arg) on the data thread, in the order of the posts. Returns -EAGAIN if the queue is full.
  * Thread: any. */

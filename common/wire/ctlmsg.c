@@ -90,6 +90,9 @@ static const struct field beat_fields[] = {
 	FIELD_U8_(ctl_beat, nic_source),
 	FIELD_U64_(ctl_beat, measured_mbps),
 	FIELD_LIST_(ctl_beat, links, CTL_BEAT_LINKS_MAX, &beat_link_layout),
+	FIELD_U8_(ctl_beat, threads),
+	FIELD_U8_(ctl_beat, more_threads),
+	FIELD_U8_(ctl_beat, busy_percent),
 };
 
 static const struct field peer_fields[] = {

@@ -138,6 +138,9 @@ struct ctl_beat {
 	 * CTL_BEAT_LINKS_MAX servers, the list has those with the most losses */
 	struct ctl_beat_link *links;
 	uint32_t n_links;
+	/* Threads of an agent that move bytes. more_threads: a number that would carry more,
+	 * because they had work for busy_percent of 10 s while processors were idle; 0: enough */
+	uint8_t threads, more_threads, busy_percent;
 };
 
 /* State of a server or agent. The scheduler sends the states of servers to agents, and the states

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Measure what I/O threads of an agent are worth, on a machine with few cores.
 
-    tests/bench/io_threads.py build/release [--threads 1,2,4] [--slow 8] [--agents 2]
-        [--bytes 64MiB] [--seconds S] [--repeat R] [--out PREFIX]
+    tests/bench/io_threads.py build/release [--threads 1,2,4] [--slow 8] [--agents 2] [--workers 1]
+        [--rate 1gbit] [--bytes 64MiB] [--seconds S] [--repeat R] [--out PREFIX]
 
 Several threads are faster on two cores only if each thread is slow. So each data thread and each
 I/O thread of the agents gets a control group with --slow percent of a processor; the workers, the
 servers and all other threads have the rest. All numbers of threads are measured in turn, with
 clusters of their own on the loopback, which does not count as one host. A figure is a ratio to one
 thread in the same run. --slow 0 gives all threads whole processors: this shows the cost of the
-threads for small tensors (--bytes 4KiB). Needs root and control groups of version 1.
+threads for small tensors (--bytes 4KiB). --workers: workers of each agent, whose tensors the agent
+sums. --rate: hosts of their own with links of this rate (tests/netlab.sh), instead of the loopback.
+Needs root and control groups of version 1.
 """
 
 import argparse
@@ -73,10 +75,19 @@ class SlowThreads:
             group.rmdir()
 
 
+def share_discarded(before, after):
+    """Return the share of the received bytes that came with an offer and were discarded."""
+    got, lost = (
+        after[name] - before[name]
+        for name in ("bps_agent_received_bytes_total", "bps_agent_discarded_bytes_total")
+    )
+    return lost / got if got else 0.0
+
+
 def measure(args, build, folder):
     """Return {threads: list of results}, one result for each repetition."""
     results = {n: [] for n in args.threads}
-    with harness.Lab(1 + args.agents + args.servers) as lab:
+    with harness.Lab(1 + args.agents + args.servers, args.rate) as lab:
         processes = harness.Processes(None)
         for _ in range(args.repeat):
             for n in args.threads:
@@ -91,16 +102,19 @@ def measure(args, build, folder):
                     same_host="off",
                     server_arg="--threads=4",
                     agent_arg=f"--threads={n} {args.agent_arg}",
+                    workers=args.workers,
                 )
                 try:
                     pids = suite.pids["bps-agent"]
                     slow.slow_down(pids)
                     before = {p: {k: busy_s(p, t) for k, t in threads_of(p).items()} for p in pids}
+                    counted = suite.metrics(suite.agent_http)
                     figures = suite.bench(args.bytes, 1, args.seconds, args.check)
                     used = {
                         k: statistics.mean(busy_s(p, threads_of(p)[k]) - before[p][k] for p in pids)
                         for k in before[pids[0]]
                     }
+                    figures["discarded"] = share_discarded(counted, suite.metrics(suite.agent_http))
                 finally:
                     slow.close()
                     suite.close()
@@ -111,7 +125,8 @@ def measure(args, build, folder):
                 print(
                     f"threads {n}: {figures['goodput_mbps']:8.1f} MB/s, median "
                     f"{figures['median_us']:.0f} us, CPU {figures['cpu_s_per_gb']:.2f} s/GB, data "
-                    f"thread over I/O thread {figures['data_over_io']:.2f}",
+                    f"thread over I/O thread {figures['data_over_io']:.2f}, discarded "
+                    f"{figures['discarded']:.2%}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -122,8 +137,8 @@ def table(args, results):
     one = results[args.threads[0]]
     lines = [
         "| threads | goodput, MB/s | over the first row | median, us | over the first row "
-        "| CPU s/GB | data thread / I/O thread |",
-        "|---|---|---|---|---|---|---|",
+        "| CPU s/GB | data thread / I/O thread | discarded |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for n, rows in results.items():
         ratio = statistics.median(
@@ -135,7 +150,8 @@ def table(args, results):
         middle = {k: statistics.median(r[k] for r in rows) for k in rows[0] if k != "bytes"}
         lines.append(
             f"| {n} | {middle['goodput_mbps']:.1f} | {ratio:.2f} | {middle['median_us']:.0f} "
-            f"| {slower:.2f} | {middle['cpu_s_per_gb']:.2f} | {middle['data_over_io']:.2f} |"
+            f"| {slower:.2f} | {middle['cpu_s_per_gb']:.2f} | {middle['data_over_io']:.2f} "
+            f"| {middle['discarded']:.1%} |"
         )
     return "\n".join(lines)
 
@@ -149,6 +165,8 @@ def main():
     parser.add_argument("--slow", type=int, default=8, help="percent of a processor for a thread")
     parser.add_argument("--agents", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1, help="workers of each agent")
+    parser.add_argument("--rate", help="rate of hosts' links, such as 1gbit")
     parser.add_argument("--bytes", type=harness.size_bytes, default=64 << 20)
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--repeat", type=int, default=3)

@@ -135,6 +135,20 @@ def test_card_that_cannot_reach_a_server_is_not_used_for_it(cluster):
     job.stop()
 
 
+@pytest.mark.skipif(os.cpu_count() < 2, reason="needs two processors")
+def test_io_threads_run_near_their_card(cluster, tmp_path):
+    for card, cpus in (("eth0", "0"), ("eth1", "1")):
+        (tmp_path / "class" / "net" / card / "device").mkdir(parents=True)
+        (tmp_path / "class" / "net" / card / "device" / "local_cpulist").write_text(f"{cpus}\n")
+    c = cluster(agent_args=("--sysfs", tmp_path))
+    allowed = {}
+    for task in Path(f"/proc/{c.agents[0].pid}/task").iterdir():
+        status = dict(x.split(":\t", 1) for x in (task / "status").read_text().splitlines())
+        allowed[status["Name"]] = status["Cpus_allowed_list"]
+    assert allowed["io0"] == "0" and allowed["io1"] == "1", allowed
+    assert allowed["data0"] not in ("0", "1")
+
+
 @pytest.mark.parametrize(
     "status, value, words",
     [

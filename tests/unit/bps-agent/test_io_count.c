@@ -6,8 +6,6 @@
 
 #include <cmocka.h>
 
-#include <string.h>
-
 #include "bps-agent/io/io_threads.h"
 #include "bps-agent/io_count.h"
 
@@ -49,17 +47,16 @@ static void full_threads_beside_idle_processors_are_too_few(void **state)
 {
 	const struct busy_look from = {.at_ns = S, .busy_ns = S, .idle_ns = S};
 	struct busy_look to = {.at_ns = 11 * S, .busy_ns = 10 * S + S / 2, .idle_ns = 81 * S};
-	struct err_text why;
+	unsigned percent;
 
 	(void)state;
-	assert_true(busy_has_few_threads(&from, &to, 1, 16, &why));
-	assert_non_null(strstr(why.s, "had work for 95 % of 10 s, while 8 of 16 processors"));
-	assert_non_null(strstr(why.s, "set threads to 2 (it is 1)"));
-	/* two threads were busy for half of the time each */
-	assert_false(busy_has_few_threads(&from, &to, 2, 16, &why));
+	assert_int_equal(busy_more_threads(&from, &to, 1, 16, &percent), 2);
+	assert_int_equal(percent, 95);
+	assert_int_equal(busy_more_threads(&from, &to, 2, 16, &percent), 0);
+	assert_int_equal(percent, 47);
 	to.busy_ns = 20 * S + S / 2;
-	assert_true(busy_has_few_threads(&from, &to, 2, 16, &why));
-	assert_non_null(strstr(why.s, "set threads to 4 (it is 2)"));
+	assert_int_equal(busy_more_threads(&from, &to, 2, 16, &percent), 4);
+	assert_int_equal(percent, 97);
 }
 
 static void more_threads_do_not_help_without_idle_processors(void **state)
@@ -67,15 +64,15 @@ static void more_threads_do_not_help_without_idle_processors(void **state)
 	const struct busy_look from = {.at_ns = S, .busy_ns = S, .idle_ns = S};
 	const struct busy_look first = {.at_ns = S};
 	struct busy_look to = {.at_ns = 11 * S, .busy_ns = 11 * S, .idle_ns = 20 * S};
-	struct err_text why;
+	unsigned percent;
 
 	(void)state;
-	assert_false(busy_has_few_threads(&from, &to, 1, 16, &why));
+	assert_int_equal(busy_more_threads(&from, &to, 1, 16, &percent), 0);
 	to.idle_ns = 81 * S;
-	assert_true(busy_has_few_threads(&from, &to, 1, 16, &why));
-	assert_false(
-		busy_has_few_threads(&from, &to, 1, 4, &why)); /* a quarter of the processors */
-	assert_false(busy_has_few_threads(&first, &to, 1, 16, &why));
+	assert_int_equal(busy_more_threads(&from, &to, 1, 16, &percent), 2);
+	/* a quarter of the processors */
+	assert_int_equal(busy_more_threads(&from, &to, 1, 4, &percent), 0);
+	assert_int_equal(busy_more_threads(&first, &to, 1, 16, &percent), 0);
 }
 
 static void idle_time_of_this_machine_grows(void **state)

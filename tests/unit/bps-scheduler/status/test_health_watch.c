@@ -83,6 +83,29 @@ static void connection_that_is_lost_again_and_again_is_a_problem(void **state)
 	world_fini(&l.w);
 }
 
+static void full_threads_of_an_agent_are_a_problem(void **state)
+{
+	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.threads = 1, .busy_percent = 40}};
+	struct health_log l;
+
+	(void)state;
+	running_job(&l.w);
+	l.watch = health_watch_new(on_health, &l);
+	send_msg(&l.w, 21, &msg);
+	assert_string_equal(look(&l), "");
+	msg.beat.busy_percent = 97;
+	msg.beat.more_threads = 2;
+	send_msg(&l.w, 21, &msg);
+	assert_non_null(strstr(look(&l), "THREADS_FEW: agent "));
+	assert_non_null(strstr(l.text, "its 1 thread that moves bytes had work for 97 % of 10 s, "
+				       "while processors were idle; 2 would carry more"));
+	msg.beat.more_threads = 0;
+	send_msg(&l.w, 21, &msg);
+	assert_non_null(strstr(look(&l), "THREADS_FEW is over: agent "));
+	health_watch_free(l.watch);
+	world_fini(&l.w);
+}
+
 static void two_servers_are_two_problems(void **state)
 {
 	struct health_log l;
@@ -106,6 +129,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(problem_is_an_event_when_it_comes_and_when_it_is_over),
 		cmocka_unit_test(connection_that_is_lost_again_and_again_is_a_problem),
+		cmocka_unit_test(full_threads_of_an_agent_are_a_problem),
 		cmocka_unit_test(two_servers_are_two_problems),
 	};
 
