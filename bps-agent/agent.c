@@ -364,7 +364,7 @@ static void agent_set_carriers(void *arg)
 	struct carriers_event *e = arg;
 	struct agent *a = e->agent;
 
-	for (unsigned i = 0; agent_has_io_threads(a) && i < a->cfg.io.n_cards; i++)
+	for (unsigned i = 0; i < a->cfg.io.n_cards; i++)
 		io_xport_set_carrier(a->x, i, e->cards >> i & 1);
 	free(e);
 }

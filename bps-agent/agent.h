@@ -24,8 +24,8 @@ struct loop;
  * is copied. Errors: a negative code, and err gets the text. */
 int agent_new(struct member *member, const struct agent_config *cfg, struct agent **ret,
 	struct err_text *err);
-/* Tell the data thread which network cards have a carrier, a bit for each. Errors: -EAGAIN and
- * -ENOMEM: the event is lost. */
+/* Pass the carriers of the network cards to the data thread, a bit for each. Errors: -EAGAIN and
+ * -ENOMEM: call again later. */
 int agent_post_carriers(struct agent *a, uint32_t cards);
 /* Close the connections of all trainers. If can_hand_over is set, leave the connections open for
  * the next process instead. Then join the thread and free `a`. NULL is allowed. */

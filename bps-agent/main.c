@@ -39,10 +39,11 @@
 #define AGENT_THREADS 1
 /* Threads of libuv's pool, and all threads besides the data thread: these, the memory thread and
  * the resolver. */
-#define POOL_THREADS "4"
-#define MORE_THREADS 6
-#define AGAIN_NS     UINT64_C(2000000)
-#define LEAVE_US     200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
+#define POOL_THREADS   "4"
+#define MORE_THREADS   6
+#define AGAIN_NS       UINT64_C(2000000)
+#define SILENT_MORE_US 300000
+#define LEAVE_US       200000 /* longest wait for the answer to LEAVE, in microseconds */
 
 struct agent_opts {
 	struct node_opts node;
@@ -163,6 +164,7 @@ struct agent_app {
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
 	struct carrier_watch *carriers;      /* NULL: there is one network card */
+	bool carriers_due;                   /* the data thread does not know of the last change */
 	unsigned n_cpus, io_threads;         /* processors of this process; number of I/O threads */
 	unsigned more_threads, busy_percent; /* of the last look, busy_more_threads */
 	struct busy_look busy;               /* last look at how busy the threads are */
@@ -242,6 +244,19 @@ static void app_start_gpu_probe(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
+_Static_assert(CARDS_MAX <= IO_CARDS_MAX && CARDS_MAX <= CARRIER_NAMES_MAX,
+	"the I/O threads and the watch of carriers have room for all cards");
+
+/* Return after which time a connection counts as silent: a healthy one receives something in each
+ * interval of pings, and the agent learns of it up to a tenth of a second later. */
+static uint64_t silent_ns(const struct node_opts *o)
+{
+	uint64_t dead_us = o->ping_dead_us < 2 * o->ping_us ? 2 * o->ping_us : o->ping_dead_us;
+	uint64_t silent_us = dead_us / 2 + SILENT_MORE_US;
+
+	return (silent_us < dead_us ? silent_us : dead_us) * 1000;
+}
+
 static struct io_config app_io_config(const struct agent_app *app)
 {
 	const struct node *n = &app->node;
@@ -250,7 +265,7 @@ static struct io_config app_io_config(const struct agent_app *app)
 		.n_cards = n->cards.n,
 		.spin_us = (uint32_t)o->spin_us,
 		.same_host = node_same_host(n),
-		.silent_ns = o->ping_dead_us * 1000 / 2};
+		.silent_ns = silent_ns(o)};
 
 	for (unsigned i = 0; i < n->cards.n; i++) {
 		const struct card *c = &n->cards.of[i];
@@ -267,8 +282,8 @@ static void on_carriers_change(void *ctx, uint32_t cards)
 {
 	struct agent_app *app = ctx;
 
-	if (app->agent && agent_post_carriers(app->agent, cards) < 0)
-		log_error("the data thread does not learn that a network card has changed");
+	/* If the data thread's queue is full, the next heartbeat tries again. */
+	app->carriers_due = app->agent && agent_post_carriers(app->agent, cards) < 0;
 }
 
 /* Start the data thread. id: member number of this agent. Errors: a negative code; the error is
@@ -427,6 +442,8 @@ static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 	cards_net_stats(&app->node.cards, &net);
 	node_fill_beat_report(&app->node, b);
 	app_look_at_threads(app, &f);
+	if (app->carriers_due)
+		on_carriers_change(app, carrier_watch_read(app->carriers));
 	b->threads = (uint8_t)app->io_threads;
 	b->more_threads = (uint8_t)app->more_threads;
 	b->busy_percent = (uint8_t)app->busy_percent;
@@ -677,6 +694,10 @@ static void app_choose_threads(struct agent_app *app)
 
 	app->io_threads = o->io_threads ? (unsigned)o->io_threads
 					: count_io_threads(n->cards.mbps, is_verbs, app->n_cpus);
+	if (n->cards.n > 1 && strcmp(net_provider(node_net(n)), "sockets") != 0)
+		log_warn("with provider %s, the routes choose the network card: let them choose it "
+			 "by the source address (`ip rule add from ADDRESS`)",
+			net_provider(node_net(n)));
 	if (app->io_threads < n->cards.n)
 		app->io_threads = n->cards.n; /* each thread has one card */
 	if (app->io_threads > 1)
@@ -700,10 +721,19 @@ static int app_watch_carriers(struct agent_app *app, struct err_text *err)
 /* Return the largest number of threads that the process may start besides the data thread. */
 static unsigned app_more_threads(const struct agent_app *app)
 {
-	unsigned n_io = app->opts.io_threads ? (unsigned)app->opts.io_threads
-					     : count_io_threads(UINT64_MAX, false, app->n_cpus);
+	const struct node_opts *o = &app->opts.node;
+	uint64_t mbps = (uint64_t)o->nic_mbps;
+	unsigned n_io = (unsigned)app->opts.io_threads;
+	struct nic nic;
 
-	return MORE_THREADS + (n_io > 1 || *app->opts.node.cards ? n_io + CARDS_MAX : 0);
+	if (!n_io && !mbps) {
+		nic_open_by_host(&nic, NIC_SYSFS, o->listen.host);
+		mbps = nic.driver_mbps;
+		nic_close(&nic);
+	}
+	if (!n_io)
+		n_io = count_io_threads(*o->cards ? CARDS_MAX * mbps : mbps, false, app->n_cpus);
+	return MORE_THREADS + (n_io > 1 ? n_io : 0) + (*o->cards ? CARDS_MAX : 0);
 }
 
 int main(int argc, char **argv)

@@ -15,11 +15,11 @@
 #define REST_MAX_NS UINT64_C(600000000000)
 #define BALANCE_NS  UINT64_C(1000000000)
 /* A card that could not reach a server is tried again after this time. */
-#define BAD_NS UINT64_C(60000000000)
+#define UNREACHABLE_NS UINT64_C(60000000000)
 
 /* ---- servers ---- */
 
-static struct io_peer *xport_find_peer(struct io_xport *x, uint32_t id)
+static struct io_peer *cards_find_peer(struct io_xport *x, uint32_t id)
 {
 	for (unsigned i = 0; i < x->n_peers; i++)
 		if (x->peers[i].id == id)
@@ -27,9 +27,9 @@ static struct io_peer *xport_find_peer(struct io_xport *x, uint32_t id)
 	return NULL;
 }
 
-static void xport_note_bad_card(struct io_xport *x, uint32_t id, unsigned card)
+static void io_peer_note_unreachable(struct io_xport *x, uint32_t id, unsigned card)
 {
-	struct io_peer *p = xport_find_peer(x, id);
+	struct io_peer *p = cards_find_peer(x, id);
 
 	if (!p) {
 		p = realloc(x->peers, (x->n_peers + 1) * sizeof(*p));
@@ -39,18 +39,17 @@ static void xport_note_bad_card(struct io_xport *x, uint32_t id, unsigned card)
 		p += x->n_peers++;
 		*p = (struct io_peer){.id = id};
 	}
-	if (x->now_ns >= p->until_ns)
-		p->bad_cards = 0;
-	p->bad_cards |= UINT32_C(1) << card;
-	p->until_ns = x->now_ns + BAD_NS;
+	p->unreachable |= UINT32_C(1) << card;
+	p->until_ns = x->now_ns + UNREACHABLE_NS;
 }
 
-/* Return the cards that do not reach the server, a bit for each. */
-static uint32_t xport_bad_cards(struct io_xport *x, uint32_t id)
+/* Return the cards that do not reach the server, a bit for each. A new connection may try them
+ * again after some time. A connection that works is not moved to them. */
+static uint32_t io_peer_unreachable(struct io_xport *x, const struct io_conn *c)
 {
-	const struct io_peer *p = xport_find_peer(x, id);
+	const struct io_peer *p = cards_find_peer(x, c->pub.peer_id);
 
-	return p && x->now_ns < p->until_ns ? p->bad_cards : 0;
+	return p && (c->is_up || x->now_ns < p->until_ns) ? p->unreachable : 0;
 }
 
 /* ---- choice ---- */
@@ -65,7 +64,7 @@ static bool bytes_are_equal_under_mask(
 }
 
 /* Return whether the address is in the card's subnet. */
-static bool card_is_near(const struct io_card_config *card, const struct sockaddr_storage *peer)
+static bool is_same_subnet(const struct io_card_config *card, const struct sockaddr_storage *peer)
 {
 	const struct sockaddr_in *a4 = (const void *)&card->addr, *b4 = (const void *)peer;
 	const struct sockaddr_in *m4 = (const void *)&card->mask;
@@ -81,56 +80,54 @@ static bool card_is_near(const struct io_card_config *card, const struct sockadd
 		       m6->sin6_addr.s6_addr, sizeof(a6->sin6_addr));
 }
 
-static uint32_t cards_where(const struct io_xport *x, uint32_t among,
-	bool (*is_so)(const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer),
+static uint32_t cards_filter(const struct io_xport *x, uint32_t among,
+	bool (*matches)(
+		const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer),
 	const struct sockaddr_storage *peer)
 {
 	uint32_t found = 0;
 
 	for (unsigned i = 0; i < x->cfg.n_cards; i++)
-		if (among >> i & 1 && is_so(x, i, peer))
+		if (among >> i & 1 && matches(x, i, peer))
 			found |= UINT32_C(1) << i;
 	return found ? found : among;
 }
 
-static bool is_near(const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
+static bool card_is_in_subnet(
+	const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
 {
-	return card_is_near(&x->cfg.cards[card], peer);
+	return is_same_subnet(&x->cfg.cards[card], peer);
 }
 
-static bool has_carrier(
+static bool card_has_carrier(
 	const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
 {
 	(void)peer;
 	return x->cards[card].has_carrier;
 }
 
-static bool is_in_use(const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
+static bool card_is_in_use(
+	const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
 {
-	return has_carrier(x, card, peer) && x->now_ns >= x->cards[card].out_ns;
+	return card_has_carrier(x, card, peer) && x->now_ns >= x->cards[card].unused_until_ns;
 }
 
-/* Return the cards over which a connection may go, a bit for each, at least one: those with a
- * carrier, of these those that are in use, of these those that reach the server, of these those in
- * the server's subnet. A condition that no card meets is left out. */
+/* Filter the cards by four conditions in turn: carrier, in use, reaches the server, same subnet.
+ * Skip a condition that no card meets. Returns a bit for each card; there is at least one. */
 static uint32_t conn_candidates(struct io_xport *x, const struct io_conn *c)
 {
 	uint32_t all = (UINT32_C(1) << x->cfg.n_cards) - 1, good;
 
-	all = cards_where(x, all, has_carrier, &c->peer);
-	all = cards_where(x, all, is_in_use, &c->peer);
-	good = all & ~xport_bad_cards(x, c->pub.peer_id);
-	return cards_where(x, good ? good : all, is_near, &c->peer);
+	all = cards_filter(x, all, card_has_carrier, &c->peer);
+	all = cards_filter(x, all, card_is_in_use, &c->peer);
+	good = all & ~io_peer_unreachable(x, c);
+	return cards_filter(x, good ? good : all, card_is_in_subnet, &c->peer);
 }
 
 /* Return the time in which a card would send n_conns equal shares, in any unit. */
 static double card_load(const struct io_xport *x, unsigned card, unsigned n_conns)
 {
-	bool is_known = true;
-
-	for (unsigned i = 0; i < x->cfg.n_cards; i++)
-		is_known &= x->cfg.cards[i].mbps > 0;
-	return n_conns / (is_known ? (double)x->cfg.cards[card].mbps : 1.0);
+	return n_conns / (x->has_speeds ? (double)x->cfg.cards[card].mbps : 1.0);
 }
 
 static unsigned cards_choose(struct io_xport *x, const struct io_conn *c)
@@ -175,50 +172,82 @@ struct io_thread *io_cards_assign(struct io_xport *x, struct io_conn *c, const c
 
 /* ---- loss and return ---- */
 
+/* Look at the division of the connections after this time, or earlier. */
+static void cards_balance_soon(struct io_xport *x, uint64_t after_ns)
+{
+	if (x->now_ns + after_ns < x->balance_ns)
+		x->balance_ns = x->now_ns + after_ns;
+}
+
 static bool conn_is_on_card(const struct io_conn *c, unsigned card)
 {
 	return c->t->card == card && !(c->is_up && c->pub.is_same_host);
 }
 
+/* Return whether a connection has received nothing for a while. The time of the last bytes may be
+ * later than x->now_ns, because an I/O thread has its own clock. */
+static bool conn_is_silent(const struct io_conn *c)
+{
+	return c->t->x->now_ns >= io_conn_heard_ns(c) + c->t->x->cfg.silent_ns;
+}
+
 /* Return whether a connection of the card has received anything lately. */
-static bool card_is_heard(const struct io_xport *x, unsigned card)
+static bool card_received_lately(const struct io_xport *x, unsigned card)
 {
 	const struct io_conn *c;
 
 	LIST_FOREACH (c, &x->conns, all)
-		if (conn_is_on_card(c, card) && c->is_up && !c->is_down &&
-			x->now_ns - io_conn_heard_ns(c) < x->cfg.silent_ns)
+		if (conn_is_on_card(c, card) && c->is_up && !c->is_down && !conn_is_silent(c))
 			return true;
 	return false;
 }
 
 /* Leave out a card whose connections are all silent, for longer each time. */
-static void card_note_silence(struct io_xport *x, unsigned i)
+static void card_note_silence(struct io_xport *x, const struct io_conn *c)
 {
+	unsigned i = c->t->card;
 	struct io_card *card = &x->cards[i];
-	bool was_good_long = x->now_ns >= card->out_ns + 2 * card->rest_ns;
+	bool was_good = x->now_ns >= card->unused_until_ns + 2 * card->unused_ns;
 
-	if (!card->has_carrier || x->now_ns < card->out_ns || card_is_heard(x, i))
+	if (!card->has_carrier || x->now_ns < card->unused_until_ns || card_received_lately(x, i))
 		return;
-	card->rest_ns = was_good_long ? RETURN_NS : 2 * card->rest_ns;
-	if (card->rest_ns > REST_MAX_NS)
-		card->rest_ns = REST_MAX_NS;
-	card->out_ns = x->now_ns + card->rest_ns;
+	card->unused_ns = was_good ? RETURN_NS : 2 * card->unused_ns;
+	if (card->unused_ns > REST_MAX_NS)
+		card->unused_ns = REST_MAX_NS;
+	card->unused_until_ns = x->now_ns + card->unused_ns;
 	card->is_lost = true;
-	x->balance_ns = x->now_ns;
+	card->silent_peer = c->pub.peer_id;
+	cards_balance_soon(x, 0);
 	log_warn("the connections of network card %s are silent, so it is left out: seconds=%llu",
-		x->cfg.cards[i].name, (unsigned long long)(card->rest_ns / 1000000000));
+		x->cfg.cards[i].name, (unsigned long long)(card->unused_ns / 1000000000));
+}
+
+/* A server cannot be reached over a card. If other cards were left out because this server was
+ * silent, use them again: the server is down, and not the cards. */
+static void cards_excuse(struct io_xport *x, const struct io_conn *c)
+{
+	for (unsigned i = 0; i < x->cfg.n_cards; i++) {
+		struct io_card *card = &x->cards[i];
+
+		if (i == c->t->card || card->silent_peer != c->pub.peer_id ||
+			x->now_ns >= card->unused_until_ns)
+			continue;
+		card->unused_until_ns = card->unused_ns = 0;
+		card->is_lost = false;
+		cards_balance_soon(x, BALANCE_NS);
+	}
 }
 
 void io_cards_note_up(struct io_conn *c)
 {
 	struct io_xport *x = c->t->x;
-	struct io_peer *p = xport_find_peer(x, c->pub.peer_id);
+	struct io_peer *p = cards_find_peer(x, c->pub.peer_id);
 
 	if (p)
-		p->bad_cards &= ~(UINT32_C(1) << c->t->card);
+		p->unreachable &= ~(UINT32_C(1) << c->t->card);
 	if (c->pub.is_same_host)
 		x->cards[c->t->card].n_conns--;
+	cards_balance_soon(x, BALANCE_NS);
 }
 
 void io_cards_note_down(struct io_conn *c)
@@ -231,28 +260,31 @@ void io_cards_note_down(struct io_conn *c)
 	if (is_near_one)
 		return;
 	x->cards[c->t->card].n_conns--;
+	cards_balance_soon(x, BALANCE_NS);
 	if (x->cfg.n_cards == 1 || c->is_closing || c->is_moving)
 		return;
-	if (!c->is_up)
-		xport_note_bad_card(x, c->pub.peer_id, c->t->card);
-	if (x->now_ns - io_conn_heard_ns(c) >= x->cfg.silent_ns)
-		card_note_silence(x, c->t->card);
+	if (!c->is_up) {
+		io_peer_note_unreachable(x, c->pub.peer_id, c->t->card);
+		cards_excuse(x, c);
+	}
+	if (conn_is_silent(c))
+		card_note_silence(x, c);
 }
 
-void io_xport_set_carrier(struct xport *xp, unsigned i, bool has_carrier_now)
+void io_xport_set_carrier(struct xport *xp, unsigned card, bool has_carrier)
 {
 	struct io_xport *x = (struct io_xport *)xp;
-	struct io_card *card = &x->cards[i];
+	struct io_card *c = &x->cards[card];
 
-	if (i >= x->cfg.n_cards || card->has_carrier == has_carrier_now)
+	if (c->has_carrier == has_carrier)
 		return;
-	card->has_carrier = has_carrier_now;
-	if (has_carrier_now)
-		card->out_ns = x->now_ns + RETURN_NS;
-	card->is_lost = !has_carrier_now;
-	x->balance_ns = x->now_ns;
-	log_info("network card %s %s", x->cfg.cards[i].name,
-		has_carrier_now ? "has a carrier again" : "has lost its carrier");
+	c->has_carrier = has_carrier;
+	if (has_carrier)
+		c->unused_until_ns = x->now_ns + RETURN_NS;
+	c->is_lost = !has_carrier;
+	cards_balance_soon(x, 0);
+	log_info("network card %s %s", x->cfg.cards[card].name,
+		has_carrier ? "has a carrier again" : "has lost its carrier");
 }
 
 /* ---- moving connections ---- */
@@ -299,15 +331,31 @@ static struct io_conn *cards_find_move(struct io_xport *x)
 	return best;
 }
 
+/* Return after which time a card or a server is tried again, if one is left out. */
+static uint64_t cards_next_return_ns(const struct io_xport *x)
+{
+	uint64_t next_ns = x->now_ns + REST_MAX_NS;
+
+	for (unsigned i = 0; i < x->cfg.n_cards; i++)
+		if (x->cards[i].unused_until_ns > x->now_ns &&
+			x->cards[i].unused_until_ns < next_ns)
+			next_ns = x->cards[i].unused_until_ns;
+	for (unsigned i = 0; i < x->n_peers; i++)
+		if (x->peers[i].until_ns > x->now_ns && x->peers[i].until_ns < next_ns)
+			next_ns = x->peers[i].until_ns;
+	return next_ns - x->now_ns;
+}
+
 void io_cards_balance(struct io_xport *x)
 {
 	struct io_conn *c;
 
 	if (x->cfg.n_cards == 1 || x->now_ns < x->balance_ns)
 		return;
-	x->balance_ns = x->now_ns + BALANCE_NS;
+	x->balance_ns = UINT64_MAX;
 	cards_leave_lost(x);
 	c = cards_find_move(x);
+	cards_balance_soon(x, c ? BALANCE_NS : cards_next_return_ns(x));
 	if (c)
 		io_conn_lose(c, "it moves to a network card with fewer connections");
 }

@@ -118,17 +118,18 @@ struct io_conn {
 /* A network card. Thread: the data thread. */
 struct io_card {
 	bool has_carrier;
-	bool is_lost;    /* its connections must begin again on other cards */
-	uint64_t out_ns; /* no connection begins to use the card before this time */
-	/* Length of the last such time after the card's connections had been silent */
-	uint64_t rest_ns;
-	unsigned n_conns; /* connections, without those within this host */
+	bool is_lost; /* its connections must begin again on other cards */
+	/* No connection uses the card before unused_until_ns. unused_ns: length of the last such
+	 * time after the card's connections had been silent */
+	uint64_t unused_until_ns, unused_ns;
+	uint32_t silent_peer; /* the server whose silence has shown that the card is lost */
+	unsigned n_conns;     /* connections, without those within this host */
 };
 /* The cards over which connections to a server have ended without having been up. */
 struct io_peer {
 	uint32_t id;
-	uint32_t bad_cards; /* bit for each card */
-	uint64_t until_ns;  /* when the bits are forgotten */
+	uint32_t unreachable; /* bit for each card */
+	uint64_t until_ns;    /* when a new connection may use these cards again */
 };
 
 struct io_thread {
@@ -182,6 +183,7 @@ struct io_xport {
 	struct io_peer *peers;
 	unsigned n_peers;
 	uint64_t balance_ns; /* when the division of the connections is looked at */
+	bool has_speeds;     /* the speeds of all cards are known */
 	/* When the threads began to run; 0: they are parked. Other threads may read it; relaxed. */
 	_Atomic uint64_t run_at_ns;
 	struct io_thread threads[IO_THREADS_MAX];

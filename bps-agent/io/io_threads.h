@@ -8,11 +8,11 @@
  * itself, so a small message passes no second thread. When the data thread is busy, they all RUN,
  * and exchange records with the data thread through two queues for each thread (io_queue.h).
  *
- *   PARKED --the data thread had work for 70 % of 2 ms------------> RUNNING
+ *   PARKED --the data thread had work for 70 % of 2 ms (io_load.c)-> RUNNING
  *   RUNNING --all threads together had work for < 50 % of 100 ms--> PARKED
  *
  * Each transport has one owner at any time: the data thread while its I/O thread is parked, else
- * the I/O thread (I13). Segments are added and removed by the data thread, which parks a running
+ * the I/O thread (A12). Segments are added and removed by the data thread, which parks a running
  * thread for the duration of the call.
  *
  * Thread: the data thread, unless a function says otherwise. */
@@ -60,8 +60,8 @@ struct io_figures {
 /* Make the transport and start the threads. Errors: a negative code; err gets the text. */
 int io_xport_new(const struct io_config *cfg, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
-/* A card has lost its carrier, or has it again. Connections of a card without a carrier are lost,
- * and begin again on other cards. */
+/* Card number `card` has lost its carrier, or has it again. Connections of a card without a carrier
+ * are lost, and begin again on other cards. */
 void io_xport_set_carrier(struct xport *x, unsigned card, bool has_carrier);
 /* End the threads, and give the core all events that they have recorded. From then on, the data
  * thread does all work. Call this before the end of the process, while the core may still report

@@ -183,13 +183,8 @@ static int io_read(struct xport_read *r)
 	return rc;
 }
 
-static void io_close(struct xconn *xc, const char *why)
+static void conn_close_real(struct io_conn *c, const char *why)
 {
-	struct io_conn *c = io_conn_of(xc);
-
-	if (c->is_closing || c->is_down)
-		return;
-	c->is_closing = true;
 	if (c->t->is_running)
 		io_put_text(&c->t->in, IO_CLOSE, c, why);
 	else if (c->real)
@@ -197,14 +192,20 @@ static void io_close(struct xconn *xc, const char *why)
 	c->t->wants_poll = true;
 }
 
+static void io_close(struct xconn *xc, const char *why)
+{
+	struct io_conn *c = io_conn_of(xc);
+
+	if (c->is_closing || c->is_down)
+		return;
+	c->is_closing = true;
+	conn_close_real(c, why);
+}
+
 void io_conn_lose(struct io_conn *c, const char *why)
 {
 	c->is_moving = true;
-	if (c->t->is_running)
-		io_put_text(&c->t->in, IO_CLOSE, c, why);
-	else if (c->real)
-		xport_close(c->real, why);
-	c->t->wants_poll = true;
+	conn_close_real(c, why);
 }
 
 static uint64_t io_heard_ns(const struct xconn *xc)
@@ -508,8 +509,11 @@ int io_xport_new(const struct io_config *cfg, const struct xport_events *ev, voi
 	LIST_INIT(&x->undecided);
 	LIST_INIT(&x->conns);
 	TAILQ_INIT(&x->gone);
-	for (unsigned i = 0; i < cfg->n_cards; i++)
+	x->has_speeds = true;
+	for (unsigned i = 0; i < cfg->n_cards; i++) {
 		x->cards[i].has_carrier = true;
+		x->has_speeds &= cfg->cards[i].mbps > 0;
+	}
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (x->epoll_fd < 0)
 		rc = err_set(err, -errno, "cannot make an epoll descriptor: %s", strerror(errno));

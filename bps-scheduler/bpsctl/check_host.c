@@ -273,6 +273,22 @@ static uint64_t cards_most_mbps(json_t *cards)
 	return most;
 }
 
+/* Return whether the interface is below one of the agent's cards, such as the card below a VLAN. */
+static bool cards_stand_on(json_t *cards, const char *name)
+{
+	char path[128];
+	json_t *card;
+	size_t i;
+
+	json_array_foreach (cards, i, card) {
+		snprintf(path, sizeof(path), NIC_SYSFS "/class/net/%.15s/lower_%.15s",
+			cell_str(card, "name").s, name);
+		if (access(path, F_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Warn of each interface that is as fast as the agent's cards, and is not one of them. */
 static void check_unused_interfaces(json_t *list, json_t *cards)
 {
@@ -286,7 +302,7 @@ static void check_unused_interfaces(json_t *list, json_t *cards)
 		bool is_up = i->ifa_flags & IFF_UP && i->ifa_flags & IFF_RUNNING;
 
 		if (!is_up || !i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
-			cards_have(cards, i->ifa_name) ||
+			cards_have(cards, i->ifa_name) || cards_stand_on(cards, i->ifa_name) ||
 			nic_driver_mbps(NIC_SYSFS, i->ifa_name) < most)
 			continue;
 		sockaddr_format(i->ifa_addr, at);

@@ -56,8 +56,9 @@ static void machine_raise_nic_mbps(struct place_machine *machine, const struct s
 }
 
 /* Return the machine of server m in the placement. On a host without an agent of the job, each
- * address of servers becomes a machine of its own, because it has a network card of its own. Where
- * there is an agent, it uses all cards, and they are one machine. */
+ * address of servers becomes a machine of its own, because it has a network card of its own: the
+ * first keeps the host's machine, and each further one gets a new machine. Where there is an agent,
+ * it uses all cards, and they are one machine. Call this function before has_server is set. */
 static uint32_t place_machine_of(
 	struct placement *p, struct sched_member *const *servers, const struct sched_member *m)
 {

@@ -201,7 +201,9 @@ bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE],
 		if ((i->ifa_flags & IFF_LOOPBACK) || !i->ifa_addr ||
 			!sockaddr_same_host(i->ifa_addr, (struct sockaddr *)&sa))
 			continue;
-		snprintf(ret_name, IF_NAMESIZE, "%s", i->ifa_name);
+		/* An address with a label has the name "eth1:label". */
+		snprintf(
+			ret_name, IF_NAMESIZE, "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
 		sockaddr_store(ret_addr, i->ifa_addr);
 		sockaddr_store(ret_mask, i->ifa_netmask);
 		is_found = true;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -61,6 +62,19 @@ static int check_card_address(
 	return check_local_address(setting, host, err);
 }
 
+static bool is_same_address(const char *a, const char *b)
+{
+	struct sockaddr_storage of_a, of_b;
+	struct addr at_a = {.port = 0}, at_b = {.port = 0};
+	socklen_t len;
+
+	snprintf(at_a.host, sizeof(at_a.host), "%s", a);
+	snprintf(at_b.host, sizeof(at_b.host), "%s", b);
+	return addr_resolve_numeric(&at_a, &of_a, &len) == 0 &&
+	       addr_resolve_numeric(&at_b, &of_b, &len) == 0 &&
+	       sockaddr_same_host((struct sockaddr *)&of_a, (struct sockaddr *)&of_b);
+}
+
 static int cards_add(struct cards *cards, const char *setting, const char *host, bool is_keyless,
 	struct err_text *err)
 {
@@ -72,7 +86,7 @@ static int cards_add(struct cards *cards, const char *setting, const char *host,
 		return err_set(
 			err, -EINVAL, "--%s has more than %d addresses", setting, CARDS_MAX - 1);
 	for (unsigned i = 0; i < cards->n; i++)
-		if (strcmp(cards->of[i].host, host) == 0)
+		if (is_same_address(cards->of[i].host, host))
 			return err_set(err, -EINVAL,
 				"--%s names the address %s twice, or that of --listen", setting,
 				host);
@@ -140,13 +154,32 @@ static void card_find_speed(struct card *c, uint64_t set_mbps)
 			(unsigned long long)c->mbps);
 }
 
+/* Return a card before card number n that has the same interface, or NULL. */
+static const struct card *cards_find_interface(const struct cards *cards, unsigned n)
+{
+	const char *name = cards->of[n].nic.name;
+
+	for (unsigned i = 0; i < n && *name; i++)
+		if (strcmp(cards->of[i].nic.name, name) == 0)
+			return &cards->of[i];
+	return NULL;
+}
+
 int cards_find_speeds(
 	struct cards *cards, struct event_base *base, uint64_t set_mbps, struct err_text *err)
 {
 	bool is_known = true, is_measured = false;
 
 	for (unsigned i = 0; i < cards->n; i++) {
+		const struct card *other;
+
 		card_find_speed(&cards->of[i], set_mbps);
+		other = cards_find_interface(cards, i);
+		if (other)
+			return err_set(err, -EINVAL,
+				"the addresses %s and %s are both of network card %s: leave one "
+				"of them out of --cards",
+				other->host, cards->of[i].host, other->nic.name);
 		cards->mbps += cards->of[i].mbps;
 		is_known &= cards->of[i].mbps > 0;
 		is_measured |= !set_mbps && nic_is_measured(&cards->of[i].nic);
@@ -165,6 +198,8 @@ uint64_t cards_measured_mbps(const struct cards *cards)
 {
 	uint64_t sum = 0;
 
+	if (!cards->sample)
+		return 0;
 	for (unsigned i = 0; i < cards->n; i++) {
 		uint64_t mbps = nic_meter_mbps(&cards->of[i].nic.meter);
 
@@ -173,7 +208,7 @@ uint64_t cards_measured_mbps(const struct cards *cards)
 			return 0;
 		sum += mbps;
 	}
-	return cards->sample ? sum : 0;
+	return sum;
 }
 
 void cards_close(struct cards *cards)
@@ -192,12 +227,17 @@ int cards_open_nets(struct cards *cards, const struct net_config *cfg, net_key_f
 	void *key_ctx, struct err_text *err)
 {
 	struct net_config of_card = *cfg;
+	uint16_t first_tag = 0;
 
+	/* Without a random number, the clock makes the tag differ from that of the last process. */
+	if (getrandom(&first_tag, sizeof(first_tag), 0) != sizeof(first_tag))
+		first_tag = (uint16_t)clock_now_ns();
 	for (unsigned i = 0; i < cards->n; i++) {
 		struct card *c = &cards->of[i];
 		int rc;
 
 		of_card.bind_addr = c->host;
+		of_card.tag = (uint16_t)(1 + first_tag % (UINT16_MAX - CARDS_MAX) + i);
 		of_card.device = cards->n > 1 && *c->nic.name ? c->nic.name : NULL;
 		rc = net_open(&of_card, key_fn, key_ctx, &c->net, err);
 		if (rc < 0)

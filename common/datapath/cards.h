@@ -38,7 +38,7 @@ struct cards {
 int cards_list(struct cards *cards, const char *listen, const char *more, bool is_keyless,
 	struct err_text *err);
 /* Find the interfaces and the speeds of the cards. set_mbps: the setting nic-speed.
- * Errors: -ENOMEM; err gets the text. */
+ * Errors: -ENOMEM; -EINVAL: two addresses are of one interface; err gets the text. */
 int cards_find_speeds(
 	struct cards *cards, struct event_base *base, uint64_t set_mbps, struct err_text *err);
 /* Open the network transport of each card. cfg: the configuration without address and device.
@@ -48,7 +48,8 @@ int cards_open_nets(struct cards *cards, const struct net_config *cfg, net_key_f
 /* Measure the cards for a while, if they have load. Call this function often, such as with each
  * heartbeat: a timer of its own would wake an idle daemon. */
 void cards_measure(struct cards *cards);
-/* Return the measured speed of all cards together; 0: that of a card is not known yet. */
+/* Return the measured speed of all cards together; 0: a card has no speed yet, or no card needs to
+ * be measured. */
 uint64_t cards_measured_mbps(const struct cards *cards);
 /* Read the counters of all cards together. */
 void cards_net_stats(const struct cards *cards, struct net_stats *ret);

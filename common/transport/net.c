@@ -89,16 +89,6 @@ void net_stats_add(struct net_stats *s, const struct net_stats *more)
 
 /* ---- for the implementations ---- */
 
-/* Return a tag that no other net of this process has, because each net counts its nonces itself. */
-static uint16_t net_next_tag(void)
-{
-	static _Atomic uint32_t next;
-	uint32_t none = 0;
-
-	atomic_compare_exchange_strong(&next, &none, 1 + (uint32_t)(ticket_random64() & 0xffff));
-	return (uint16_t)atomic_fetch_add(&next, 1);
-}
-
 int net_init(struct net *n, const struct net_ops *ops, const struct net_config *cfg,
 	net_key_fn key_fn, void *key_ctx)
 {
@@ -115,7 +105,7 @@ int net_init(struct net *n, const struct net_ops *ops, const struct net_config *
 	n->key_fn = key_fn;
 	n->key_ctx = key_ctx;
 	n->my_id = cfg->my_id;
-	n->tag = net_next_tag();
+	n->tag = cfg->tag ? cfg->tag : (uint16_t)ticket_random64();
 	pthread_mutex_init(&n->lock, NULL);
 	LIST_INIT(&n->threads);
 	if (!n->cfg.provider || !n->cfg.bind_addr || !n->cfg.device != !cfg->device)

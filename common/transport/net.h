@@ -23,8 +23,8 @@ struct net_config {
 	 * net_open also accepts "auto". */
 	const char *provider;
 	const char *bind_addr; /* numeric address of the network interface to use */
-	/* Name of that interface, if TCP connections must use it whatever the routes are, because
-	 * the process has several; NULL: the routes decide */
+	/* Name of that interface, if connections of the provider "sockets" must use it whatever the
+	 * routes are, because the process has several; NULL: the routes decide */
 	const char *device;
 	/* Congestion control of TCP connections: the argument `wanted` of congestion_choose. NULL:
 	 * "auto" */
@@ -34,6 +34,8 @@ struct net_config {
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* number of data threads; each has one xport */
+	/* Number that distinguishes the nonces of several networks of one process; 0: random */
+	uint16_t tag;
 	/* Only for libfabric: number of receive buffers granted to the peer per connection. 0 means
 	 * 64. Values 1 to 3 are raised to 4 */
 	uint32_t credits;

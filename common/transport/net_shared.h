@@ -50,8 +50,8 @@ struct net {
 	 * report it */
 	bool can_take_eager;
 	_Atomic uint32_t my_id, nonces;
-	/* Connections of all data threads, which share the network card's receive window
-	 * (flow/recv_window.h). Relaxed: a thread may learn of a change a little later */
+	/* Connections of all data threads over this network card, on which the receive windows
+	 * depend (flow/recv_window.h). Relaxed: a thread may learn of a change a little later */
 	_Atomic uint32_t n_conns;
 	/* Number that all nonces of this object contain, so that they differ from those of the
 	 * process's other objects, and from those that were made before a restart of the process */

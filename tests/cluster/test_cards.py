@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,34 @@ def test_card_that_cannot_reach_a_server_is_not_used_for_it(cluster):
     job.stop()
 
 
+def test_restart_of_a_server_leaves_no_card_out(cluster):
+    c = cluster()
+    job = c.steady(n_elems=200000).wait_rounds(5)
+    for server in c.servers:
+        server.may_end_with.add(-signal.SIGKILL)
+        server.kill()
+        job.wait_rounds(3)
+        server.start_again()
+        c.wait_for("both cards are used", lambda: connections(c.agents[0]) == [2, 2])
+    job.wait_rounds(5).stop()
+    assert "is left out" not in c.agents[0].log.read_text()
+
+
+def test_address_with_a_label_is_of_its_interface(cluster):
+    agent, address = AGENT_HOSTS[0], "10.78.1.99"
+    c = cluster()
+    c.lab.inside(agent, *f"ip addr add {address}/24 dev eth1 label eth1:x".split())
+    a = c.agents[0]
+    a.stop()
+    a.args[a.args.index("--cards") + 1] = address
+    a.start()
+    job = c.steady(n_elems=200000).wait_rounds(5)
+    assert [card["name"] for card in cards(a)] == ["eth0", "eth1"]
+    assert connections(a) == [2, 2]
+    job.stop()
+    c.lab.inside(agent, "ip", "addr", "del", f"{address}/24", "dev", "eth1")
+
+
 @pytest.mark.skipif(os.cpu_count() < 2, reason="needs two processors")
 def test_io_threads_run_near_their_card(cluster, tmp_path):
     for card, cpus in (("eth0", "0"), ("eth1", "1")):
@@ -155,11 +184,14 @@ def test_io_threads_run_near_their_card(cluster, tmp_path):
         (75, "10.78.200.1", "cannot use --cards 10.78.200.1: Cannot assign requested address"),
         (78, "eth1", "--cards needs the numeric address of this machine"),
         (78, "10.78.0.4", "--cards names the address 10.78.0.4 twice, or that of --listen"),
+        (78, "10.78.0.44", "10.78.0.4 and 10.78.0.44 are both of network card eth0: leave one"),
     ],
 )
 def test_wrong_cards_are_refused(cluster, status, value, words):
     c = cluster()
     a = c.agents[0]
+    if value == "10.78.0.44":
+        c.lab.inside(AGENT_HOSTS[0], *f"ip addr add {value}/24 dev eth0 label eth0:1".split())
     command = [*a.prefix, BUILD / "bps-agent" / "bps-agent", *a.args]
     command += ["--name", "other", "--socket", c.dir / "other.sock", "--cards", value]
     p = subprocess.run(

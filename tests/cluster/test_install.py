@@ -63,6 +63,7 @@ def test_unit_for_several_servers_reads_the_settings_of_its_instance(tree):
     assert {line for line in added if not line.startswith("Description=")} == {
         f"ExecStart={PREFIX}/sbin/bps-server --config /etc/bps/server-%i.conf",
         f"ExecReload={PREFIX}/sbin/bps-server --config /etc/bps/server-%i.conf --check-config",
+        "LoadCredential=cluster.key:/etc/bps/server-%i.key",
         "RuntimeDirectoryPreserve=yes",
     }
 

@@ -80,34 +80,38 @@ static struct fabric_region *region_find(const struct fabric_xport *x, void *mem
 	return NULL;
 }
 
-static struct fabric_region *region_create(
-	struct fabric_xport *x, void *mem, size_t bytes, int *ret_rc)
+static int region_create(
+	struct fabric_xport *x, void *mem, size_t bytes, struct fabric_region **ret)
 {
 	struct fabric_region *r = calloc(1, sizeof(*r));
+	int rc;
 
-	*ret_rc = -ENOMEM;
 	if (!r)
-		return NULL;
+		return -ENOMEM;
 	*r = (struct fabric_region){.domain = x->domain, .mem = mem, .bytes = bytes};
-	*ret_rc = fabric_register_memory(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &r->mr);
-	if (*ret_rc) {
+	rc = fabric_register_memory(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &r->mr);
+	if (rc) {
 		free(r);
-		return NULL;
+		return rc;
 	}
 	LIST_INSERT_HEAD(&x->f->regions, r, link);
-	return r;
+	*ret = r;
+	return 0;
 }
 
 int fabric_region_take(struct fabric_xport *x, void *mem, size_t bytes, struct fabric_region **ret)
 {
+	struct fabric_region *r;
 	int rc = 0;
 
 	pthread_mutex_lock(&x->f->memory_lock);
-	*ret = region_find(x, mem, bytes);
-	if (!*ret)
-		*ret = region_create(x, mem, bytes, &rc);
-	if (*ret)
-		(*ret)->n_uses++;
+	r = region_find(x, mem, bytes);
+	if (!r)
+		rc = region_create(x, mem, bytes, &r);
+	if (rc == 0) {
+		r->n_uses++;
+		*ret = r;
+	}
 	pthread_mutex_unlock(&x->f->memory_lock);
 	return rc;
 }

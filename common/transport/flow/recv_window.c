@@ -1,7 +1,7 @@
 /* Choose the receive window of a data thread's sockets. The choice depends on the number of
- * connections of the thread, and on the round trip times of these connections. The caller passes
- * measured times as arguments; socket_window.c sets the options of the sockets. The functions do no
- * I/O. Thread: the data thread. */
+ * connections over the card, and on the round trip times of the thread's connections. The caller
+ * passes measured times; socket_window.c sets the options of the sockets. The functions do no I/O.
+ * Thread: the data thread. */
 #include "common/transport/flow/recv_window.h"
 
 #include <limits.h>

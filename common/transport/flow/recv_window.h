@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_FLOW_RECV_WINDOW_H
 #define BPS_COMMON_TRANSPORT_FLOW_RECV_WINDOW_H
 /* The receive window of the sockets on which a data thread receives bytes of tensors: one value for
- * all these sockets. It depends on the number of connections of all data threads of the process,
- * because they share the link.
+ * all these sockets. It depends on the number of connections of all data threads over the network
+ * card, because they share its link.
  *
  * The bytes that all peers send to this host wait in one queue in front of this host's link. A
  * peer's share of the link is its window divided by the sum of all windows. Therefore all windows
@@ -63,7 +63,7 @@ struct recv_rtt {
 };
 
 void recv_window_init(struct recv_window *w);
-/* Set the number of connections of the process. Returns whether w->bytes has changed. */
+/* Set the number of connections over the card. Returns whether w->bytes has changed. */
 bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* Add a sample that recv_rtt_measured accepted. The sample measures one connection. rtt_us: the
  * average time that the bytes of one window take to arrive, as measured by the kernel, in

@@ -93,6 +93,21 @@ static int tcp_lane_open_socket(
 	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
+/* Let the socket use this network interface. Before Linux 5.7, this needs a capability that the
+ * daemons do not have; then the routes choose the interface. Errors: -errno. */
+static int tcp_bind_to_device(int fd, const char *device)
+{
+	if (!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device)))
+		return 0;
+	if (errno != EPERM)
+		return -errno;
+	log_rated(LOG_WARN,
+		"the kernel (before 5.7) does not let this user choose network card %s, so the "
+		"routes must choose it by the source address",
+		device);
+	return 0;
+}
+
 /* Connect from the address in net->bind_addr, so that routing by source address works. Use the
  * network interface of this address, if the process has several: the route to a peer of another
  * subnet need not depend on the source. Errors: -errno. */
@@ -110,10 +125,8 @@ static int tcp_start_connect(const struct tcp_net *net, const struct tcp_conn *c
 		rc = -errno;
 	if (!rc)
 		rc = tcp_tune_socket(net, fd);
-	if (!rc && net->base.cfg.device &&
-		setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, net->base.cfg.device,
-			(socklen_t)strlen(net->base.cfg.device)))
-		rc = -errno;
+	if (!rc && net->base.cfg.device)
+		rc = tcp_bind_to_device(fd, net->base.cfg.device);
 	if (!rc && from.ss_family == c->addr.ss_family &&
 		!sockaddr_is_any((struct sockaddr *)&from) &&
 		bind(fd, (struct sockaddr *)&from, net->bind_len))

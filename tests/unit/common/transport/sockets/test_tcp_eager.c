@@ -294,8 +294,6 @@ static void window_stays_what_was_chosen(void **state)
 	pair_close(&p);
 }
 
-/* Packets on the loopback are larger than the smallest window. Data must flow without the kernel's
- * timers. */
 /* All data threads of a process share the link. */
 static void window_depends_on_the_connections_of_all_data_threads(void **state)
 {
@@ -315,6 +313,8 @@ static void window_depends_on_the_connections_of_all_data_threads(void **state)
 	pair_close(&p);
 }
 
+/* Packets on the loopback are larger than the smallest window. Data must flow without the kernel's
+ * timers. */
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
