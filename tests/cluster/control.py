@@ -6,7 +6,7 @@ import struct
 
 from cluster import DEADLINE_S, ROOT
 
-HELLO, REFUSE, STEER = 1, 3, 19
+HELLO, REFUSE, BEAT, STEER = 1, 3, 4, 19
 SERVER, AGENT = 1, 2
 PROTO = int(
     re.search(r"#define CTL_PROTO\s+(\d+)", (ROOT / "common" / "wire" / "ctlmsg.h").read_text())[1]
@@ -32,6 +32,19 @@ def hello(proto, version, name="old", host="host", role=AGENT):
         struct.pack("<I", 1),
         text("127.0.0.1"),
         struct.pack("<HH", 1, 1),
+    )
+
+
+def beat(seq, threads=1, more_threads=0, busy_percent=0):
+    """Return a heartbeat whose other fields are 0."""
+    return frame(
+        BEAT,
+        struct.pack("<8Q", seq, *[0] * 7),
+        struct.pack("<3I", 0, 0, 0),
+        struct.pack("<I", 0),  # no jobs
+        struct.pack("<BIQBQ", 0, 0, 0, 0, 0),
+        struct.pack("<I", 0),  # no links
+        struct.pack("<3B", threads, more_threads, busy_percent),
     )
 
 

@@ -10,12 +10,15 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import control
 import pytest
 from cluster import BUILD, DEADLINE_S, ROOT
 from keys import derived, new_key
@@ -249,6 +252,29 @@ def host_duplicate(cluster):
 
 
 @contextlib.contextmanager
+def threads_few(cluster):
+    """Be an agent that reports full threads, as one on a machine with many processors does."""
+    c = cluster(agents=0, servers=1)
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
+        s.sendall(control.hello(control.PROTO, "0.1.0", name="full", host="full"))
+        is_over = threading.Event()
+
+        def send_beats():
+            seq = 0
+            while not is_over.wait(0.1):
+                seq += 1
+                s.sendall(control.beat(seq, threads=1, more_threads=4, busy_percent=97))
+
+        sender = threading.Thread(target=send_beats)
+        sender.start()
+        try:
+            yield c, c.scheduler
+        finally:
+            is_over.set()
+            sender.join()
+
+
+@contextlib.contextmanager
 def scheduler_unreachable(cluster):
     c = cluster(agents=1, servers=0)
     c.scheduler.kill()
@@ -287,6 +313,7 @@ CAUSES = {
         master_key,
         host_duplicate,
         host_memory,
+        threads_few,
         scheduler_unreachable,
         isolated,
     )
