@@ -237,6 +237,10 @@ void io_conn_lose(struct io_conn *c, const char *why);
 /* ---- io_load.c. Thread: the data thread. ---- */
 /* Let the threads run, or park them, as the load demands. */
 void io_load_choose_owners(struct io_xport *x);
+/* Return whether the threads must run. span_ns: time since the last look; busy_ns and cpu_ns: time
+ * in which the data thread had work, and a processor. *n_busy: how many times in a row it was busy,
+ * from the last call. */
+bool io_load_is_high(uint64_t span_ns, uint64_t busy_ns, uint64_t cpu_ns, unsigned *n_busy);
 /* Return when the load must be looked at while the threads run. */
 uint64_t io_load_next_look_ns(const struct io_xport *x);
 /* Own all transports until the data thread is busy again. */

@@ -86,6 +86,12 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+bool io_load_is_high(uint64_t span_ns, uint64_t busy_ns, uint64_t cpu_ns, unsigned *n_busy)
+{
+	*n_busy = busy_ns >= span_ns * BUSY_PERCENT / 100 ? *n_busy + 1 : 0;
+	return *n_busy && (cpu_ns >= busy_ns / 2 || *n_busy >= WINDOWS);
+}
+
 static bool xport_is_busy(struct io_xport *x)
 {
 	uint64_t span_ns = x->now_ns - x->load_ns, busy_ns = x->busy_ns - x->load_busy_ns;
@@ -97,8 +103,7 @@ static bool xport_is_busy(struct io_xport *x)
 	x->load_cpu_ns += cpu_ns;
 	x->load_ns = x->now_ns;
 	x->load_busy_ns = x->busy_ns;
-	x->n_busy = busy_ns >= span_ns * BUSY_PERCENT / 100 ? x->n_busy + 1 : 0;
-	return x->n_busy && (cpu_ns >= busy_ns / 2 || x->n_busy >= WINDOWS);
+	return io_load_is_high(span_ns, busy_ns, cpu_ns, &x->n_busy);
 }
 
 /* Return whether the data thread can do all work of the threads that run, and have much room. */

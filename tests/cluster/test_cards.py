@@ -15,13 +15,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "faults"))
 from cluster import BUILD  # noqa: E402
 from lab import Lab, LabCluster  # noqa: E402
 
-pytestmark = [
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("tc"),
-        reason="hosts with cards of their own need root and tc",
-    ),
-    pytest.mark.alone,
-]
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("tc"),
+    reason="hosts with cards of their own need root and tc",
+)
 AGENT_HOSTS = (4, 5)
 LONGEST_ROUND_S = 3
 
@@ -94,6 +91,7 @@ def test_both_cards_carry_bytes_each_of_its_subnet(cluster):
     job.stop()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("threads", [2, 4])
 def test_job_goes_on_when_a_card_loses_its_carrier_and_uses_it_again_later(cluster, threads):
     always = ("--faults", "agent.io.load=drop") if threads == 4 else ()
@@ -112,6 +110,7 @@ def test_job_goes_on_when_a_card_loses_its_carrier_and_uses_it_again_later(clust
     assert max(r["longest"] for r in results) < LONGEST_ROUND_S, results
 
 
+@pytest.mark.alone
 def test_job_goes_on_when_the_path_of_a_card_is_dead(cluster):
     """The card still has a carrier, so the agent notices the silence of its connections."""
     c = cluster()
