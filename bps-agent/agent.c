@@ -364,7 +364,7 @@ static void agent_set_carriers(void *arg)
 	struct carriers_event *e = arg;
 	struct agent *a = e->agent;
 
-	for (unsigned i = 0; i < a->cfg.io.n_cards; i++)
+	for (unsigned i = 0; i < a->cfg.io.cards->n; i++)
 		io_xport_set_carrier(a->x, i, e->cards >> i & 1);
 	free(e);
 }
@@ -406,7 +406,7 @@ static int agent_start_data_thread(struct agent *a, struct err_text *err)
 {
 	const struct io_config *io = &a->cfg.io;
 	int rc = agent_has_io_threads(a) ? io_xport_new(io, &agt_core_events, a->core, &a->x, err)
-					 : datapath_new(io->cards[0].net, io->same_host, 0,
+					 : datapath_new(io->cards->of[0].net, io->same_host, 0,
 						   &agt_core_events, a->core, &a->x, err);
 
 	if (rc < 0)

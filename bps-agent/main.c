@@ -244,8 +244,7 @@ static void app_start_gpu_probe(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
-_Static_assert(CARDS_MAX <= IO_CARDS_MAX && CARDS_MAX <= CARRIER_NAMES_MAX,
-	"the I/O threads and the watch of carriers have room for all cards");
+_Static_assert(CARDS_MAX <= CARRIER_NAMES_MAX, "the watch of carriers has room for all cards");
 
 /* Return after which time a connection counts as silent: a healthy one receives something in each
  * interval of pings, and the agent learns of it up to a tenth of a second later. */
@@ -257,25 +256,18 @@ static uint64_t silent_ns(const struct node_opts *o)
 	return (silent_us < dead_us ? silent_us : dead_us) * 1000;
 }
 
-static struct io_config app_io_config(const struct agent_app *app)
+static struct io_config app_io_config(struct agent_app *app)
 {
-	const struct node *n = &app->node;
 	const struct node_opts *o = &app->opts.node;
-	struct io_config io = {.n_threads = app->io_threads,
-		.n_cards = n->cards.n,
+	struct cards *cards = &app->node.cards;
+
+	for (unsigned i = 0; i < cards->n; i++)
+		nic_local_cpus(app->opts.sysfs, cards->of[i].nic.name, &cards->of[i].cpus);
+	return (struct io_config){.n_threads = app->io_threads,
+		.cards = cards,
 		.spin_us = (uint32_t)o->spin_us,
-		.same_host = node_same_host(n),
+		.same_host = node_same_host(&app->node),
 		.silent_ns = silent_ns(o)};
-
-	for (unsigned i = 0; i < n->cards.n; i++) {
-		const struct card *c = &n->cards.of[i];
-
-		io.cards[i] = (struct io_card_config){
-			.net = c->net, .mbps = c->mbps, .addr = c->addr, .mask = c->mask};
-		snprintf(io.cards[i].name, sizeof(io.cards[i].name), "%s", c->nic.name);
-		nic_local_cpus(app->opts.sysfs, c->nic.name, &io.cards[i].cpus);
-	}
-	return io;
 }
 
 static void on_carriers_change(void *ctx, uint32_t cards)

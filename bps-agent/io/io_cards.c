@@ -64,7 +64,7 @@ static bool bytes_are_equal_under_mask(
 }
 
 /* Return whether the address is in the card's subnet. */
-static bool is_same_subnet(const struct io_card_config *card, const struct sockaddr_storage *peer)
+static bool is_same_subnet(const struct card *card, const struct sockaddr_storage *peer)
 {
 	const struct sockaddr_in *a4 = (const void *)&card->addr, *b4 = (const void *)peer;
 	const struct sockaddr_in *m4 = (const void *)&card->mask;
@@ -87,7 +87,7 @@ static uint32_t cards_filter(const struct io_xport *x, uint32_t among,
 {
 	uint32_t found = 0;
 
-	for (unsigned i = 0; i < x->cfg.n_cards; i++)
+	for (unsigned i = 0; i < x->cfg.cards->n; i++)
 		if (among >> i & 1 && matches(x, i, peer))
 			found |= UINT32_C(1) << i;
 	return found ? found : among;
@@ -96,7 +96,7 @@ static uint32_t cards_filter(const struct io_xport *x, uint32_t among,
 static bool card_is_in_subnet(
 	const struct io_xport *x, unsigned card, const struct sockaddr_storage *peer)
 {
-	return is_same_subnet(&x->cfg.cards[card], peer);
+	return is_same_subnet(&x->cfg.cards->of[card], peer);
 }
 
 static bool card_has_carrier(
@@ -116,7 +116,7 @@ static bool card_is_in_use(
  * Skip a condition that no card meets. Returns a bit for each card; there is at least one. */
 static uint32_t conn_candidates(struct io_xport *x, const struct io_conn *c)
 {
-	uint32_t all = (UINT32_C(1) << x->cfg.n_cards) - 1, good;
+	uint32_t all = (UINT32_C(1) << x->cfg.cards->n) - 1, good;
 
 	all = cards_filter(x, all, card_has_carrier, &c->peer);
 	all = cards_filter(x, all, card_is_in_use, &c->peer);
@@ -127,17 +127,17 @@ static uint32_t conn_candidates(struct io_xport *x, const struct io_conn *c)
 /* Return the time in which a card would send n_conns equal shares, in any unit. */
 static double card_load(const struct io_xport *x, unsigned card, unsigned n_conns)
 {
-	return n_conns / (x->has_speeds ? (double)x->cfg.cards[card].mbps : 1.0);
+	return n_conns / (x->has_speeds ? (double)x->cfg.cards->of[card].mbps : 1.0);
 }
 
 static unsigned cards_choose(struct io_xport *x, const struct io_conn *c)
 {
 	uint32_t candidates = conn_candidates(x, c);
-	unsigned best = IO_CARDS_MAX;
+	unsigned best = CARDS_MAX;
 
-	for (unsigned i = 0; i < x->cfg.n_cards; i++)
+	for (unsigned i = 0; i < x->cfg.cards->n; i++)
 		if (candidates >> i & 1 &&
-			(best == IO_CARDS_MAX ||
+			(best == CARDS_MAX ||
 				card_load(x, i, x->cards[i].n_conns + 1) <
 					card_load(x, best, x->cards[best].n_conns + 1)))
 			best = i;
@@ -219,14 +219,14 @@ static void card_note_silence(struct io_xport *x, const struct io_conn *c)
 	card->silent_peer = c->pub.peer_id;
 	cards_balance_soon(x, 0);
 	log_warn("the connections of network card %s are silent, so it is left out: seconds=%llu",
-		x->cfg.cards[i].name, (unsigned long long)(card->unused_ns / 1000000000));
+		x->cfg.cards->of[i].nic.name, (unsigned long long)(card->unused_ns / 1000000000));
 }
 
 /* A server cannot be reached over a card. If other cards were left out because this server was
  * silent, use them again: the server is down, and not the cards. */
 static void cards_excuse(struct io_xport *x, const struct io_conn *c)
 {
-	for (unsigned i = 0; i < x->cfg.n_cards; i++) {
+	for (unsigned i = 0; i < x->cfg.cards->n; i++) {
 		struct io_card *card = &x->cards[i];
 
 		if (i == c->t->card || card->silent_peer != c->pub.peer_id ||
@@ -261,7 +261,7 @@ void io_cards_note_down(struct io_conn *c)
 		return;
 	x->cards[c->t->card].n_conns--;
 	cards_balance_soon(x, BALANCE_NS);
-	if (x->cfg.n_cards == 1 || c->is_closing || c->is_moving)
+	if (x->cfg.cards->n == 1 || c->is_closing || c->is_moving)
 		return;
 	if (!c->is_up) {
 		io_peer_note_unreachable(x, c->pub.peer_id, c->t->card);
@@ -283,7 +283,7 @@ void io_xport_set_carrier(struct xport *xp, unsigned card, bool has_carrier)
 		c->unused_until_ns = x->now_ns + RETURN_NS;
 	c->is_lost = !has_carrier;
 	cards_balance_soon(x, 0);
-	log_info("network card %s %s", x->cfg.cards[card].name,
+	log_info("network card %s %s", x->cfg.cards->of[card].nic.name,
 		has_carrier ? "has a carrier again" : "has lost its carrier");
 }
 
@@ -308,7 +308,7 @@ static void cards_leave_lost(struct io_xport *x)
 		io_conn_lose(c, "its network card is lost");
 		next = LIST_FIRST(&x->conns); /* the core may have begun new connections */
 	}
-	for (unsigned i = 0; i < x->cfg.n_cards; i++)
+	for (unsigned i = 0; i < x->cfg.cards->n; i++)
 		x->cards[i].is_lost = false;
 }
 
@@ -336,7 +336,7 @@ static uint64_t cards_next_return_ns(const struct io_xport *x)
 {
 	uint64_t next_ns = x->now_ns + REST_MAX_NS;
 
-	for (unsigned i = 0; i < x->cfg.n_cards; i++)
+	for (unsigned i = 0; i < x->cfg.cards->n; i++)
 		if (x->cards[i].unused_until_ns > x->now_ns &&
 			x->cards[i].unused_until_ns < next_ns)
 			next_ns = x->cards[i].unused_until_ns;
@@ -350,7 +350,7 @@ void io_cards_balance(struct io_xport *x)
 {
 	struct io_conn *c;
 
-	if (x->cfg.n_cards == 1 || x->now_ns < x->balance_ns)
+	if (x->cfg.cards->n == 1 || x->now_ns < x->balance_ns)
 		return;
 	x->balance_ns = UINT64_MAX;
 	cards_leave_lost(x);

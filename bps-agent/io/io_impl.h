@@ -179,7 +179,7 @@ struct io_xport {
 	bool has_worked; /* there was work since the last poll */
 	LIST_HEAD(, io_conn) undecided, conns;
 	TAILQ_HEAD(, io_conn) gone; /* freed in the next poll */
-	struct io_card cards[IO_CARDS_MAX];
+	struct io_card cards[CARDS_MAX];
 	struct io_peer *peers;
 	unsigned n_peers;
 	uint64_t balance_ns; /* when the division of the connections is looked at */
@@ -226,7 +226,7 @@ void io_cards_balance(struct io_xport *x);
 /* Return when io_cards_balance is due. */
 static inline uint64_t io_cards_due_ns(const struct io_xport *x)
 {
-	return x->cfg.n_cards > 1 ? x->balance_ns : UINT64_MAX;
+	return x->cfg.cards->n > 1 ? x->balance_ns : UINT64_MAX;
 }
 
 /* Return when the connection was last heard, or when it began. */

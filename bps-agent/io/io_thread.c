@@ -90,7 +90,7 @@ static void on_in_readable(uv_poll_t *p, int status, int events)
 /* Let the thread run near its card, on those processors there that this process may use. */
 static void thread_set_cpus(struct io_thread *t)
 {
-	cpu_set_t mine, near = t->x->cfg.cards[t->card].cpus;
+	cpu_set_t mine, near = t->x->cfg.cards->of[t->card].cpus;
 	int rc = 0;
 
 	if (sched_getaffinity(0, sizeof(mine), &mine) < 0)

@@ -16,34 +16,20 @@
  * thread for the duration of the call.
  *
  * Thread: the data thread, unless a function says otherwise. */
-#include <sched.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
 #include "common/base/error.h"
+#include "common/datapath/cards.h"
 #include "common/transport/xport.h"
 
-struct net;
 struct shm_config;
 
-#define IO_THREADS_MAX     16
-#define IO_CARDS_MAX       8
-#define IO_CARD_NAME_BYTES 16
-
-/* A network card of this machine. */
-struct io_card_config {
-	struct net *net;
-	uint64_t mbps; /* speed; 0: unknown */
-	/* Address, and mask of its subnet; family 0: unknown */
-	struct sockaddr_storage addr, mask;
-	char name[IO_CARD_NAME_BYTES]; /* for the log */
-	cpu_set_t cpus; /* processors near the card, on which its threads run; empty: any */
-};
+#define IO_THREADS_MAX 16
 
 struct io_config {
-	unsigned n_threads; /* number of I/O threads, n_cards to IO_THREADS_MAX */
-	unsigned n_cards;   /* 1 to IO_CARDS_MAX */
-	struct io_card_config cards[IO_CARDS_MAX];
+	unsigned n_threads; /* number of I/O threads, at least one for each card */
+	/* Network cards; the caller keeps them until the transport is freed */
+	const struct cards *cards;
 	uint32_t spin_us;                   /* as for dataloop_new */
 	const struct shm_config *same_host; /* as for datapath_new */
 	/* A card whose connections have been silent for this time may have lost its path. */

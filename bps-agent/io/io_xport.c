@@ -480,10 +480,10 @@ static int io_thread_new(struct io_xport *x, struct err_text *err)
 
 	t->x = x;
 	t->index = x->n_threads++;
-	t->card = t->index % x->cfg.n_cards;
+	t->card = t->index % x->cfg.cards->n;
 	t->in.wake_fd = t->out.wake_fd = -1;
-	rc = datapath_new(x->cfg.cards[t->card].net, x->cfg.same_host, t->index, &io_owner_events,
-		t, &t->real, err);
+	rc = datapath_new(x->cfg.cards->of[t->card].net, x->cfg.same_host, t->index,
+		&io_owner_events, t, &t->real, err);
 	if (rc < 0)
 		return rc;
 	rc = io_thread_start(t, err);
@@ -510,9 +510,9 @@ int io_xport_new(const struct io_config *cfg, const struct xport_events *ev, voi
 	LIST_INIT(&x->conns);
 	TAILQ_INIT(&x->gone);
 	x->has_speeds = true;
-	for (unsigned i = 0; i < cfg->n_cards; i++) {
+	for (unsigned i = 0; i < cfg->cards->n; i++) {
 		x->cards[i].has_carrier = true;
-		x->has_speeds &= cfg->cards[i].mbps > 0;
+		x->has_speeds &= cfg->cards->of[i].mbps > 0;
 	}
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (x->epoll_fd < 0)

@@ -41,8 +41,8 @@ struct agent_config {
 	 * agent_free */
 	int listen_fd;
 	/* Network cards and I/O threads. With one of each, the data thread does all work itself.
-	 * The caller keeps io.same_host until after agent_free; NULL: no memory is shared with
-	 * servers of this host. */
+	 * The caller keeps io.cards and io.same_host until after agent_free. io.same_host is NULL
+	 * if no memory is shared with servers of this host. */
 	struct io_config io;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine */
@@ -70,18 +70,6 @@ struct agent_figures {
 	/* error code that trainers get while no server can sum, or 0 if a server can sum */
 	int stranded;
 };
-
-/* Read the counters of all network cards together. Thread: any. */
-static inline void agent_net_stats(const struct agent_config *cfg, struct net_stats *ret)
-{
-	struct net_stats of_card;
-
-	*ret = (struct net_stats){0};
-	for (unsigned i = 0; i < cfg->io.n_cards; i++) {
-		net_stats(cfg->io.cards[i].net, &of_card);
-		net_stats_add(ret, &of_card);
-	}
-}
 
 /* Return the number of bytes of messages and contributions sent over the network since the start. A
  * repeated offer of a contribution is not counted again. `core` and `net` hold current figures of

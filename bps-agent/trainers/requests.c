@@ -19,7 +19,7 @@ static void trainer_send_traffic(struct trainer *t, uint32_t seq)
 	struct net_stats net;
 
 	agt_core_stats(t->agent->core, &core);
-	agent_net_stats(&t->agent->cfg, &net);
+	cards_net_stats(t->agent->cfg.io.cards, &net);
 	m.traffic.instance = t->agent->cfg.instance;
 	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
 	m.traffic.received_bytes = net.rx_bytes;

@@ -141,13 +141,17 @@ void cards_measure(struct cards *cards)
 
 static void card_find_speed(struct card *c, uint64_t set_mbps)
 {
+	char name[IF_NAMESIZE];
+
 	c->nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
-	if (!nic_find_by_host(c->host, c->nic.name, &c->addr, &c->mask))
-		c->nic.name[0] = '\0';
 	c->mbps = set_mbps;
-	if (set_mbps)
+	if (!nic_find_by_host(c->host, name, &c->addr, &c->mask))
 		return;
-	nic_open_by_host(&c->nic, NIC_SYSFS, c->host);
+	if (set_mbps) {
+		memcpy(c->nic.name, name, sizeof(name));
+		return;
+	}
+	nic_open_by_name(&c->nic, NIC_SYSFS, name);
 	c->mbps = c->nic.driver_mbps;
 	if (c->mbps)
 		log_info("the driver of network card %s reports %llu Mbit/s", c->nic.name,

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_DATAPATH_CARDS_H
 #define BPS_COMMON_DATAPATH_CARDS_H
 /* The network cards of a daemon that carry data: addresses, speeds, and a network transport for
- * each. A server has one card. Thread: the control loop's. */
+ * each. A server has one card. Thread: the control loop's. Other threads may read what no longer
+ * changes after cards_open_nets: all fields but `nic`, of which they may read the name. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -22,7 +23,8 @@ struct card {
 	struct nic nic;
 	/* Address, and mask of its subnet; family 0: unknown */
 	struct sockaddr_storage addr, mask;
-	uint64_t mbps; /* speed from the setting or the driver; 0: unknown */
+	uint64_t mbps;  /* speed from the setting or the driver; 0: unknown */
+	cpu_set_t cpus; /* processors near the card, set by the program; empty: unknown */
 };
 struct cards {
 	struct card of[CARDS_MAX];

@@ -17,6 +17,7 @@
 #define CONNS 16
 
 static struct io_xport x;
+static struct cards cards;
 static struct io_conn conns[CONNS];
 static unsigned n_conns;
 
@@ -41,16 +42,17 @@ static void begin(unsigned n, const uint64_t *mbps)
 	memset(conns, 0, sizeof(conns));
 	n_conns = 0;
 	x.now_ns = 1000 * S;
-	x.cfg.n_cards = x.n_threads = n;
+	x.cfg.cards = &cards;
+	cards.n = x.n_threads = n;
 	x.cfg.silent_ns = S;
 	x.has_speeds = mbps;
 	for (unsigned i = 0; i < n; i++) {
 		char address[16];
 
 		snprintf(address, sizeof(address), "10.0.%u.1", i);
-		set_address(&x.cfg.cards[i].addr, address);
-		set_address(&x.cfg.cards[i].mask, "255.255.255.0");
-		x.cfg.cards[i].mbps = mbps ? mbps[i] : 0;
+		set_address(&cards.of[i].addr, address);
+		set_address(&cards.of[i].mask, "255.255.255.0");
+		cards.of[i].mbps = mbps ? mbps[i] : 0;
 		x.cards[i].has_carrier = true;
 		x.threads[i].x = &x;
 		x.threads[i].card = i;
@@ -85,7 +87,7 @@ static void connections(unsigned n)
 
 static unsigned count(unsigned card)
 {
-	assert_true(card < x.cfg.n_cards);
+	assert_true(card < cards.n);
 	return x.cards[card].n_conns;
 }
 
@@ -143,8 +145,8 @@ static void subnets_of_version_6_are_compared_by_their_masks(void **state)
 	(void)state;
 	begin(2, NULL);
 	for (unsigned i = 0; i < 2; i++) {
-		set_address(&x.cfg.cards[i].addr, i ? "fd00:2::1" : "fd00:1::1");
-		set_address(&x.cfg.cards[i].mask, "ffff:ffff:ffff:ffff::");
+		set_address(&cards.of[i].addr, i ? "fd00:2::1" : "fd00:1::1");
+		set_address(&cards.of[i].mask, "ffff:ffff:ffff:ffff::");
 	}
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(assign(1, "fd00:2::77"), 1);
