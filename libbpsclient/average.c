@@ -155,23 +155,25 @@ static int average_create_for_tensor(struct bps_tensor *t)
 	return 0;
 }
 
-int average_prepare(struct bps_tensor *t)
+int average_prepare(struct bps_tensor *t, bool abstains)
 {
 	int rc = tensor_may_fill(t);
 
 	if (!rc && !t->average)
 		rc = average_create_for_tensor(t);
-	if (!rc)
+	if (!rc && !abstains)
 		convert_to_companion_type(
 			t->average->wide->in, t->in, t->shape.dtype, t->shape.n_values);
 	return rc;
 }
 
-void average_submit_companion(struct bps_tensor *t, int32_t priority)
+void average_submit_companion(struct bps_tensor *t, const struct submission *how)
 {
 	struct average *a = t->average;
+	struct submission wide = *how;
 
-	tensor_submit_next_round(a->wide, t->shape.dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
+	wide.op = t->shape.dtype == BPS_I64 ? BPS_SUM : BPS_AVG;
+	tensor_submit_next_round(a->wide, &wide);
 	a->wide_round[t->round & 1] = a->wide->round;
 }
 

@@ -27,14 +27,15 @@
 
 /* Return whether the operation `op` on tensor t needs a companion: an average of integers does. */
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
-/* Declare the companion, unless it exists. Convert the tensor's values to the wider type, and write
- * them to the companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY
- * if a round is in flight; -EINVAL if the name is too long; those of bps_declare; the error with
- * which the tensor has failed. Sets bps_last_error. */
-int average_prepare(struct bps_tensor *t);
-/* Submit the companion of t for the round t->round. average_prepare must have filled the companion.
- * The ring must have room. The caller holds ring_mutex. */
-void average_submit_companion(struct bps_tensor *t, int32_t priority);
+/* Declare the companion, unless it exists. Unless the worker abstains, convert the tensor's values
+ * to the wider type, and write them to the companion's input. Waits for the agent to accept the
+ * declaration. Errors: BPS_EBUSY if a round is in flight; -EINVAL if the name is too long; those of
+ * bps_declare; the error with which the tensor has failed. Sets bps_last_error. */
+int average_prepare(struct bps_tensor *t, bool abstains);
+/* Submit the companion of t for the round t->round, with the priority of `how` and its `abstains`.
+ * average_prepare must have filled the companion. The ring must have room. The caller holds
+ * ring_mutex. */
+void average_submit_companion(struct bps_tensor *t, const struct submission *how);
 /* Record that the round t->round is no average of integers, so it uses no companion. */
 void average_clear_companion_round(struct bps_tensor *t);
 

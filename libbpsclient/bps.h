@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define BPS_API __attribute__((visibility("default")))
-#define BPS_ABI 3
+#define BPS_ABI 4
 
 struct bps;        /* one worker's handle of its job */
 struct bps_tensor; /* a declared tensor; valid as long as its struct bps */
@@ -300,6 +300,13 @@ BPS_API int bps_push_pull_copy(
 BPS_API int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
+/* Take part in the tensor's next round without values: the round does not wait for this worker, and
+ * its result has the values of the others only. The input is not sent, but stays in use until the
+ * round is over. If all workers abstain, the result is zeros, for every operation. An average is
+ * divided by the number of workers that gave values (bps_contributors). op and priority are those
+ * of bps_push_pull; all workers use the same operation. Errors: those of bps_push_pull. */
+BPS_API int bps_abstain(struct bps_tensor *t, enum bps_op op, int32_t priority);
+
 /* Return whether the last submitted round is over. 1: the round is complete, or no round was
  * submitted. 0: the round is in flight. BPS_ENOSERVER and BPS_EISOLATED: the round is in flight,
  * but makes no progress now. Any other negative code: the round failed. */
@@ -337,6 +344,12 @@ struct bps_info {
 	/* Smallest number of workers that contributed to a partition */
 	uint32_t contributors;
 	uint32_t contributors_most; /* largest number of workers that contributed to a partition */
+	/* 1: the result lacks the values of this worker, because the worker abstained, or because
+	 * one or more partitions were complete without its machine (backup machines); else 0 */
+	int32_t is_mine_missing;
+	/* 1: one or more partitions were being summed, or were complete, when this worker's machine
+	 * took part in the round (backup machines); else 0. The other workers are ahead. */
+	int32_t is_late;
 };
 BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 
@@ -357,8 +370,8 @@ struct bps_worker {
  * may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
 /* List the job's workers as bps_workers does. In addition, set the field is_missing of each worker:
- * 1 if one or more partitions of the tensor's last round lack the worker's values, else 0. The
- * tensor must not be in flight, and no other thread may use the tensor. */
+ * 1 if one or more partitions of the tensor's last round lack the values of the worker's machine,
+ * else 0. The tensor must not be in flight, and no other thread may use the tensor. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
 /* Network traffic of this machine's agent, summed over all jobs of the agent. Two kinds of bytes

@@ -159,15 +159,21 @@ int tensor_may_fill(struct bps_tensor *t);
  * flight. The caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN (the ring is full), or the
  * tensor's failure. Sets bps_last_error. */
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
+/* Arguments of the submission of a round. */
+struct submission {
+	enum bps_op op;
+	int32_t priority;
+	bool abstains; /* the worker adds nothing to the round */
+};
 /* Start the tensor's next round: write a submission to the ring of submissions, which must have
  * room. The caller holds ring_mutex. */
-void tensor_submit_next_round(struct bps_tensor *t, enum bps_op op, int32_t priority);
+void tensor_submit_next_round(struct bps_tensor *t, const struct submission *how);
 /* Free a tensor that is not in flight. The caller has removed it from the table. */
 void client_tensor_free(struct bps_tensor *t);
 /* Submit n tensors of one job, for bps_push_pull_group. On an error, no tensor is submitted.
  * Errors: those of bps_push_pull. Sets bps_last_error. */
 int client_submit_tensors(
-	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
+	struct bps_tensor *const *tensors, size_t n, const struct submission *how);
 
 /* Return whether the last submitted round is complete, or has failed. */
 bool tensor_is_done(const struct bps_tensor *t);
@@ -203,6 +209,6 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 /* Give t its buffers, in private memory, because the job has only one worker. Errors: -ENOMEM. */
 int single_worker_declare(struct bps_tensor *t);
 /* Complete the submitted round of t in a job that has only one worker: copy the input to the
- * result. */
-void single_worker_submit(struct bps_tensor *t);
+ * result, or write zeros if the worker abstains. */
+void single_worker_submit(struct bps_tensor *t, bool abstains);
 #endif

@@ -12,11 +12,12 @@
 
 #include "common/base/clock.h"
 
-/* A broadcast is a sum of bytes in which all workers except the root contribute zeros. In an
- * all-gather, each worker contributes zeros outside its own part. The data is cut into pieces of a
- * few fixed sizes. Up to LANES pieces are in flight, each in a tensor of its own: while one piece
- * is on the wire, another one is copied. So any amount of data needs few tensors and little memory.
- * The pieces have a higher priority than gradients, because the callers of collectives block. */
+/* A broadcast is a sum of bytes from which all workers except the root abstain. In an all-gather,
+ * each worker abstains from the pieces that have none of its bytes, and contributes zeros around
+ * its part of the others. The data is cut into pieces of a few fixed sizes. Up to LANES pieces are
+ * in flight, each in a tensor of its own: while one piece is on the wire, another one is copied. So
+ * any amount of data needs few tensors and little memory. The pieces have a higher priority than
+ * gradients, because the callers of collectives block. */
 
 static const uint32_t piece_bytes[] = {64, 4096, 64u << 10, 1u << 20};
 #define N_SIZES          (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
@@ -52,9 +53,11 @@ static int collective_end_call(struct collective *c, int rc)
 	return rc;
 }
 
-static int collective_submit_tensor(struct bps_tensor *t)
+static int collective_submit_tensor(struct bps_tensor *t, bool abstains)
 {
-	return client_submit_tensors(&t, 1, BPS_SUM, COLLECT_PRIORITY);
+	return client_submit_tensors(&t, 1,
+		&(struct submission){
+			.op = BPS_SUM, .priority = COLLECT_PRIORITY, .abstains = abstains});
 }
 
 static int collective_wait_for_tensor(const struct collective *c, struct bps_tensor *t)
@@ -62,33 +65,28 @@ static int collective_wait_for_tensor(const struct collective *c, struct bps_ten
 	return tensor_wait_for_result(t, c->deadline_ns, c->timeout_ms);
 }
 
-/* Check that the sum has the root's bytes. In a job that may shrink, a sum can be complete although
- * a lost machine has contributed nothing. The sum then has zeros in place of that machine's bytes.
- * All workers get the same list of contributors, so this check fails at all workers or at none.
+/* Check that the sum has the root's bytes. All other workers abstain, so a sum of no worker lacks
+ * them. In a job that may shrink, a sum can be complete although the root's machine is lost. All
+ * workers get the same number of contributors, so this check fails at all workers or at none.
  * Errors: BPS_EWORKER_LOST. */
 static int check_root_contributed(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
 	struct bps_worker *all;
-	bool is_behind = false;
 	int n;
 
-	if (bps_contributors(t) == c->b->size)
+	if (bps_contributors(t) > 0)
 		return 0;
 	all = calloc(size, sizeof(*all));
 	if (!all)
 		return last_error_set(-ENOMEM, "broadcast: out of memory for the list of workers");
 	n = bps_contributor_list(t, all, size);
-	for (int i = 0; i < n && i < c->b->size; i++) {
-		if (all[i].rank != root)
-			continue;
-		is_behind = !all[i].is_missing;
-		if (!is_behind)
+	for (int i = 0; i < n && i < c->b->size; i++)
+		if (all[i].rank == root)
 			last_error_cause(&(struct ctl_cause){(uint32_t)root, all[i].host});
-	}
 	free(all);
-	if (n < 0 || is_behind)
-		return n < 0 ? n : 0;
+	if (n < 0)
+		return n;
 	return last_error_set(BPS_EWORKER_LOST,
 		"broadcast: rank %d of job '%s' is lost, or has not joined, so no worker has "
 		"the bytes to broadcast",
@@ -148,8 +146,9 @@ static int declare_lane_tensors(struct bps *b, uint32_t bytes, unsigned n, struc
 }
 
 /* Write this worker's bytes of a piece into the input of the piece's tensor, and zeros elsewhere.
- * Bytes of the input that are zero already are not written again. */
-static void piece_fill_input(const struct whole *w, const struct piece *p)
+ * Bytes of the input that are zero already are not written again. Returns false if the piece has no
+ * bytes of this worker. */
+static bool piece_fill_input(const struct whole *w, const struct piece *p)
 {
 	size_t from = w->at > p->first ? w->at - p->first : 0;
 	size_t end = w->at + w->n_src > p->first ? w->at + w->n_src - p->first : 0;
@@ -158,13 +157,13 @@ static void piece_fill_input(const struct whole *w, const struct piece *p)
 	if (end > p->n)
 		end = p->n;
 	if (from >= end)
-		from = end = 0;
+		return false;
 	memset(in, 0, from < p->t->n_filled ? from : p->t->n_filled);
 	if (end < p->t->n_filled)
 		memset(in + end, 0, p->t->n_filled - end);
-	if (from < end)
-		memcpy(in + from, w->src + (p->first + from - w->at), end - from);
+	memcpy(in + from, w->src + (p->first + from - w->at), end - from);
 	p->t->n_filled = end;
+	return true;
 }
 
 /* Wait for a piece, check that the piece has the root's bytes, and store the bytes in dst. */
@@ -226,8 +225,7 @@ static int piece_fill_and_submit(
 	*ret = (struct piece){.t = i + 1 == cut->n && cut->last ? cut->last : cut->lanes[i % LANES],
 		.first = first,
 		.n = left < bytes ? left : bytes};
-	piece_fill_input(w, ret);
-	return collective_submit_tensor(ret->t);
+	return collective_submit_tensor(ret->t, !piece_fill_input(w, ret));
 }
 
 static int collective_exchange_pieces(struct collective *c, const struct whole *w)
@@ -260,7 +258,7 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 		return rc;
 	rc = tensor_declare(b, &d, NULL, 1, &t);
 	if (!rc)
-		rc = collective_submit_tensor(t);
+		rc = collective_submit_tensor(t, true); /* the sum is not needed */
 	if (!rc)
 		rc = collective_wait_for_tensor(&c, t);
 	return collective_end_call(&c, rc);

@@ -316,7 +316,7 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
 	if (rc == 0) {
 		atomic_store_explicit(&t->entry->waits, 0, memory_order_relaxed);
-		tensor_submit_next_round(t, op, priority);
+		tensor_submit_next_round(t, &(struct submission){.op = op, .priority = priority});
 	}
 	pthread_mutex_unlock(&t->b->ring_mutex);
 	if (rc < 0)

@@ -20,11 +20,17 @@ int single_worker_declare(struct bps_tensor *t)
 	return 0;
 }
 
-void single_worker_submit(struct bps_tensor *t)
+void single_worker_submit(struct bps_tensor *t, bool abstains)
 {
-	memcpy((void *)(uintptr_t)t->out[t->round & 1], t->in, t->bytes);
-	atomic_store_explicit(&t->entry->workers, 1, memory_order_relaxed);
-	atomic_store_explicit(&t->entry->workers_most, 1, memory_order_relaxed);
+	void *out = (void *)(uintptr_t)t->out[t->round & 1];
+
+	if (abstains)
+		memset(out, 0, t->bytes);
+	else
+		memcpy(out, t->in, t->bytes);
+	atomic_store_explicit(&t->entry->workers, !abstains, memory_order_relaxed);
+	atomic_store_explicit(&t->entry->workers_most, !abstains, memory_order_relaxed);
+	atomic_store_explicit(&t->entry->is_mine_missing, abstains, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->done_order, ++t->b->n_done, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->done_round, t->round, memory_order_release);
 }

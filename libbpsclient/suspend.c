@@ -27,6 +27,8 @@ static void tensor_detach_from_job(struct bps_tensor *t)
 	atomic_store_explicit(&t->own_entry.status, 0, memory_order_relaxed);
 	atomic_store_explicit(&t->own_entry.workers, 0, memory_order_relaxed);
 	atomic_store_explicit(&t->own_entry.workers_most, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->own_entry.is_mine_missing, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->own_entry.is_late, 0, memory_order_relaxed);
 	t->entry = &t->own_entry;
 	t->in = NULL;
 	t->out[0] = t->out[1] = NULL;

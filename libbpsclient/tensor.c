@@ -122,16 +122,17 @@ static int check_group_may_submit(struct bps *b, struct bps_tensor *const *tenso
 	return rc;
 }
 
-void tensor_submit_next_round(struct bps_tensor *t, enum bps_op op, int32_t priority)
+void tensor_submit_next_round(struct bps_tensor *t, const struct submission *how)
 {
 	struct local_sqe e = {.tensor = t->idx,
-		.op = (uint8_t)op,
-		.priority = convert_priority_to_wire(t, priority),
+		.op = (uint8_t)how->op,
+		.priority = convert_priority_to_wire(t, how->priority),
+		.flags = how->abstains ? LOCAL_ABSTAINS : 0,
 		.round = ++t->round};
 
 	t->copy_dst = NULL;
 	if (t->b->is_single)
-		single_worker_submit(t);
+		single_worker_submit(t, how->abstains);
 	else
 		(void)local_sq_push(
 			t->b->session.control, &e); /* the caller checked that there is room */
@@ -225,14 +226,14 @@ static int check_tensors_for_push_pull(struct bps_tensor *const *tensors, size_t
 
 /* Prepare the companion (average.h) of each tensor for which this operation needs a companion. Add
  * the number of companions to *n_averages. */
-static int prepare_averages(
-	struct bps_tensor *const *tensors, size_t n, enum bps_op op, size_t *n_averages)
+static int prepare_averages(struct bps_tensor *const *tensors, size_t n,
+	const struct submission *how, size_t *n_averages)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++)
-		if (average_is_needed(tensors[i], op)) {
-			rc = average_prepare(tensors[i]);
+		if (average_is_needed(tensors[i], how->op)) {
+			rc = average_prepare(tensors[i], how->abstains);
 			(*n_averages)++;
 		}
 	return rc;
@@ -240,17 +241,16 @@ static int prepare_averages(
 
 /* Put the next round of a tensor into the ring. If the operation needs a companion, also put the
  * companion's next round into the ring. The caller holds ring_mutex. */
-static void submit_with_companion(struct bps_tensor *t, enum bps_op op, int32_t priority)
+static void submit_with_companion(struct bps_tensor *t, const struct submission *how)
 {
-	tensor_submit_next_round(t, op, priority);
-	if (average_is_needed(t, op))
-		average_submit_companion(t, priority);
+	tensor_submit_next_round(t, how);
+	if (average_is_needed(t, how->op))
+		average_submit_companion(t, how);
 	else
 		average_clear_companion_round(t);
 }
 
-int client_submit_tensors(
-	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
+int client_submit_tensors(struct bps_tensor *const *tensors, size_t n, const struct submission *how)
 {
 	struct bps_tensor *bad;
 	size_t n_averages = 0;
@@ -259,16 +259,16 @@ int client_submit_tensors(
 
 	if (!n)
 		return 0;
-	rc = check_tensors_for_push_pull(tensors, n, op);
+	rc = check_tensors_for_push_pull(tensors, n, how->op);
 	if (!rc)
-		rc = prepare_averages(tensors, n, op, &n_averages);
+		rc = prepare_averages(tensors, n, how, &n_averages);
 	if (rc < 0)
 		return rc;
 	b = tensors[0]->b;
 	pthread_mutex_lock(&b->ring_mutex);
 	rc = check_group_may_submit(b, tensors, n, n + n_averages, &bad);
 	for (size_t i = 0; !rc && i < n; i++)
-		submit_with_companion(tensors[i], op, priority);
+		submit_with_companion(tensors[i], how);
 	pthread_mutex_unlock(&b->ring_mutex);
 	if (rc)
 		return explain_refusal(bad, rc);
@@ -281,13 +281,20 @@ int client_submit_tensors(
 
 int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
-	return client_submit_tensors(&t, 1, op, priority);
+	return client_submit_tensors(&t, 1, &(struct submission){.op = op, .priority = priority});
 }
 
 int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
-	return client_submit_tensors(tensors, n, op, priority);
+	return client_submit_tensors(
+		tensors, n, &(struct submission){.op = op, .priority = priority});
+}
+
+int bps_abstain(struct bps_tensor *t, enum bps_op op, int32_t priority)
+{
+	return client_submit_tensors(
+		&t, 1, &(struct submission){.op = op, .priority = priority, .abstains = true});
 }
 
 int bps_push_pull_copy(
@@ -304,7 +311,7 @@ int bps_push_pull_copy(
 	if (rc < 0)
 		return rc;
 	tensor_copy_bytes(t, t->in, src, t->bytes);
-	rc = client_submit_tensors(&t, 1, op, priority);
+	rc = bps_push_pull(t, op, priority);
 	if (!rc)
 		t->copy_dst = dst;
 	return rc;
@@ -400,6 +407,9 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 	entry = find_contributor_entry(t, done);
 	ret->contributors = atomic_load_explicit(&entry->workers, memory_order_relaxed);
 	ret->contributors_most = atomic_load_explicit(&entry->workers_most, memory_order_relaxed);
+	ret->is_mine_missing =
+		atomic_load_explicit(&entry->is_mine_missing, memory_order_relaxed) != 0;
+	ret->is_late = atomic_load_explicit(&entry->is_late, memory_order_relaxed) != 0;
 	return 0;
 }
 

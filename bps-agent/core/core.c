@@ -49,6 +49,7 @@ static void core_tensor_free(struct agt_tensor *t)
 	free(t->own_kept);
 	free(t->submitted);
 	free(t->weights);
+	free(t->is_given);
 	free(t);
 }
 
@@ -180,23 +181,23 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	agt_job_work_ended(job);
 }
 
-void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
-	uint32_t *ret_least, uint32_t *ret_most)
+struct agt_contributors agt_tensor_contributors(const struct agt_tensor *t)
 {
+	struct agt_contributors c = {.least = t->n_parts ? UINT32_MAX : 0};
 	unsigned at = t->round & 1;
 
-	memset(ret_members, t->n_parts ? 0xff : 0, sizeof(*ret_members));
-	*ret_least = t->n_parts ? UINT32_MAX : 0;
-	*ret_most = 0;
+	memset(&c.members, t->n_parts ? 0xff : 0, sizeof(c.members));
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		const struct agt_kept_part *k = t->parts[i].kept;
 
 		for (unsigned w = 0; w < WIRE_MEMBERS_MAX / 64; w++)
-			ret_members->w[w] &=
-				t->job->is_local ? UINT64_MAX : k->contributors[at].w[w];
-		*ret_least = k->workers[at] < *ret_least ? k->workers[at] : *ret_least;
-		*ret_most = k->workers[at] > *ret_most ? k->workers[at] : *ret_most;
+			c.members.w[w] &= t->job->is_local ? UINT64_MAX : k->contributors[at].w[w];
+		c.least = k->workers[at] < c.least ? k->workers[at] : c.least;
+		c.most = k->workers[at] > c.most ? k->workers[at] : c.most;
+		c.is_late |= k->is_late[at] != 0;
 	}
+	c.has_mine = member_set_has(&c.members, t->job->member);
+	return c;
 }
 
 /* End the round in progress. If no round is in progress, end the next round, which some worker has
@@ -204,16 +205,14 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 static void tensor_end_round(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
-	struct member_set members;
-	uint32_t workers, most;
 
 	t->is_running = t->is_unstaging = false;
 	t->n_submitted = 0;
 	t->round++;
 	if (status == 0)
 		core->stats.rounds++;
-	agt_tensor_contributors(t, &members, &workers, &most);
-	core->env.done(core->env.ctx, t->user, t->round, status, status ? 0 : workers);
+	core->env.done(core->env.ctx, t->user, t->round, status,
+		status ? 0 : agt_tensor_contributors(t).least);
 }
 
 void agt_tensor_fail(struct agt_tensor *t, int code)
@@ -274,14 +273,19 @@ static int agt_tensor_allocate(struct agt_job *job, const struct tensor_shape *s
 		return -ENOMEM;
 	t->submitted = calloc(job->n_workers, sizeof(*t->submitted));
 	t->weights = calloc(n_in, sizeof(*t->weights));
-	if (!t->submitted || !t->weights) {
+	t->is_given = calloc(n_in, sizeof(*t->is_given));
+	if (!t->submitted || !t->weights || !t->is_given) {
 		free(t->submitted);
 		free(t->weights);
+		free(t->is_given);
 		free(t);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < n_in; i++)
+	for (uint32_t i = 0; i < n_in; i++) {
 		t->weights[i] = in_workers ? in_workers[i] : 1;
+		t->is_given[i] = true;
+	}
+	t->n_given = n_in;
 	t->job = job;
 	t->user = user;
 	t->shape = *shape;
@@ -558,8 +562,23 @@ void agt_job_apply_placement(struct agt_job *job, const struct ctl_run *runs, ui
 	}
 }
 
-int agt_tensor_submit(
-	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority)
+/* Note whether the worker's input is in the contribution to the next round. */
+static void tensor_note_given(struct agt_tensor *t, uint32_t worker, bool abstains)
+{
+	if (t->is_device)
+		return;
+	if (t->n_submitted == 0)
+		t->n_given = 0;
+	t->is_given[worker] = !abstains;
+	if (abstains)
+		return;
+	if (!t->n_given || worker < t->first_given)
+		t->first_given = worker;
+	t->n_given++;
+}
+
+int agt_tensor_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op,
+	uint16_t priority, bool abstains)
 {
 	int failed = t->job->failed ? t->job->failed : t->failed;
 
@@ -580,6 +599,7 @@ int agt_tensor_submit(
 	}
 	if (priority > t->priority)
 		t->priority = priority;
+	tensor_note_given(t, worker, abstains);
 	t->submitted[worker] = round;
 	t->n_submitted++;
 	tensor_try_start(t);

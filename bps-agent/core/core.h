@@ -98,6 +98,8 @@ struct agt_kept_part {
 	_Atomic uint64_t summed;
 	/* crc and number of workers, for each of the last two sums; the index is round & 1 */
 	uint32_t result_crc[2], workers[2];
+	/* whether each of these sums did not wait for this machine (WIRE_LATE) */
+	uint32_t is_late[2];
 	/* border: the view of the last barrier at which workers joined the job. base: the last
 	 * local round before that barrier. All members have completed round `base`. Messages give
 	 * round `base` + 1 the number 1. The core writes base first, then border. */
@@ -255,20 +257,27 @@ void agt_tensor_fail(struct agt_tensor *t, int code);
  * names a range of partitions and their server. */
 void agt_job_apply_placement(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Submit the next round of tensor t for local worker `worker`. Errors: BPS_EBUSY: `round` is not
- * the worker's next round, or the tensor's previous round is not complete. BPS_EMISMATCH: `op`
- * differs from the operation that other local workers submitted for this round. After a failure of
- * the job or tensor, env->done reports the failure once for each round that at least one local
- * worker submits. If another local worker submits the same round after this report,
- * agt_tensor_submit returns the code of the failure. */
-int agt_tensor_submit(
-	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
+/* Submit the next round of tensor t for local worker `worker`. abstains: the worker takes part in
+ * the round and adds nothing, so its input is not read; false for device tensors (W4). Errors:
+ * BPS_EBUSY: `round` is not the worker's next round, or the tensor's previous round is not
+ * complete. BPS_EMISMATCH: `op` differs from the operation that other local workers submitted for
+ * this round. After a failure of the job or tensor, env->done reports the failure once for each
+ * round that at least one local worker submits. If another local worker submits the same round
+ * after this report, agt_tensor_submit returns the code of the failure. */
+int agt_tensor_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op,
+	uint16_t priority, bool abstains);
 
-/* Return which members contributed to t's last complete sum. *ret_members: the members that
- * contributed to all partitions. *ret_least, *ret_most: the smallest and the largest number of
- * workers that contributed to a partition. */
-void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
-	uint32_t *ret_least, uint32_t *ret_most);
+/* The members whose values are in a tensor's last complete sum. */
+struct agt_contributors {
+	struct member_set members; /* members whose values are in all partitions */
+	bool has_mine;             /* this member is one of them */
+	/* the sum of at least one partition was being made, or was complete, when this member took
+	 * part (jobs with backup machines) */
+	bool is_late;
+	/* smallest and largest number of workers whose values are in a partition */
+	uint32_t least, most;
+};
+struct agt_contributors agt_tensor_contributors(const struct agt_tensor *t);
 /* Return how many local rounds precede the round that has the number 1 in messages, see the field
  * `base` of struct agt_kept_part. */
 uint64_t agt_tensor_base(const struct agt_tensor *t);

@@ -51,6 +51,12 @@ struct agt_tensor {
 	struct agt_kept_part *own_kept;
 	uint64_t *submitted; /* last submitted round of each local worker */
 	uint32_t n_in;
+	/* Inputs whose values are in the contribution to the round in progress; the workers of the
+	 * other inputs abstain. is_given: array of n_in. n_given: number of these inputs.
+	 * first_given: index of the first of them. They change only while no round is in progress,
+	 * because a task may read them (A9). */
+	bool *is_given;
+	uint32_t n_given, first_given;
 	float *weights; /* array of n_in: number of workers whose values each input contains */
 	/* array of n_in: one in-slot per local worker, or the inputs of a device tensor */
 	struct agt_mem in[];
@@ -126,6 +132,13 @@ struct agt_core {
 /* Number of values in a step of a local sum */
 #define AGT_STEP_VALUES 8192
 #endif
+
+/* Return the number of local workers whose values are in the contribution to the round in
+ * progress. */
+static inline uint32_t tensor_n_contributing_workers(const struct agt_tensor *t)
+{
+	return t->is_device ? t->job->n_workers : t->n_given;
+}
 
 /* Find the job whose id is `id`. Returns NULL if there is no such job, or if it is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);

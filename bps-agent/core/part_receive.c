@@ -25,6 +25,7 @@ static void part_complete_round(struct agt_part *part, const struct wire_msg *m)
 	FAILPOINT(AGENT_RESULT_DELIVER);
 	kept->result_crc[i] = m->crc;
 	kept->workers[i] = m->result.workers;
+	kept->is_late[i] = (m->flags & WIRE_LATE) != 0;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
 	/* In a job with backup machines, members that have started a later round may wait for this
@@ -182,7 +183,8 @@ static void on_result_misfit(struct agt_part *part, const struct wire_msg *m)
 
 static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 {
-	const struct agt_job *job = part->tensor->job;
+	const struct agt_tensor *t = part->tensor;
+	const struct agt_job *job = t->job;
 
 	/* The inputs are still being copied from a device, or a task still uses them (A9), so the
 	 * round cannot end yet. Ignore the result. The server keeps the result, and offers the
@@ -197,8 +199,10 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 		part_decline_result(part, m);
 		return;
 	}
+	/* A round that does not wait for this machine may end without any values. */
 	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
-		m->result.workers == 0 || m->result.workers > job->size) {
+		m->result.workers > job->size ||
+		(!m->result.workers && t->n_given && !job->has_backup)) {
 		on_result_misfit(part, m);
 		return;
 	}

@@ -4,6 +4,8 @@
  * sent; this depends on the link's credit and window. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
+#include <string.h>
+
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
 #include "common/base/failpoint.h"
@@ -11,8 +13,25 @@
 
 /* ---- tasks ---- */
 
+/* List at most REDUCE_MAX_SRC of the inputs that are in the contribution, with their weights.
+ * offset: of the first value, in bytes. *input: index of the first input to look at; then the index
+ * after the last one. Returns the length of the list. */
+static unsigned tensor_list_given(const struct agt_tensor *t, uint64_t offset, uint32_t *input,
+	const void *ret_src[static REDUCE_MAX_SRC], float ret_weights[static REDUCE_MAX_SRC])
+{
+	unsigned n = 0;
+
+	for (; n < REDUCE_MAX_SRC && *input < t->n_in; ++*input) {
+		if (!t->is_given[*input])
+			continue;
+		ret_src[n] = (char *)t->in[*input].mem + offset;
+		ret_weights[n++] = t->weights[*input];
+	}
+	return n;
+}
+
 /* Compute the sum of the inputs for one step of the partition into dst. If op is OP_AVG, compute
- * the mean of the machine's workers instead. */
+ * the mean of the machine's workers instead. If all workers abstain, write zeros. */
 static void part_reduce_step(
 	const struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
@@ -22,27 +41,29 @@ static void part_reduce_step(
 	uint64_t offset = part_byte_offset(part) + first * elem;
 	float values[AGT_STEP_VALUES];
 	void *acc = dtype_acc_bytes(t->shape.dtype) != elem ? (void *)values : dst;
+	const void *src[REDUCE_MAX_SRC];
+	float weights[REDUCE_MAX_SRC];
+	uint32_t input = 0;
+	bool is_first = true;
+	unsigned n_src;
 
-	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
-		const void *src[REDUCE_MAX_SRC];
-		unsigned n_src = 0;
-
-		while (n_src < REDUCE_MAX_SRC && w + n_src < t->n_in) {
-			src[n_src] = (char *)t->in[w + n_src].mem + offset;
-			n_src++;
-		}
+	while ((n_src = tensor_list_given(t, offset, &input, src, weights))) {
 		if (takes_means)
-			reduce_means_fold(acc, src, t->weights + w, n_src, n, w == 0);
+			reduce_means_fold(acc, src, weights, n_src, n, is_first);
 		else
-			reduce_fold(acc, src, n_src, n, t->shape.dtype, t->op, w == 0);
+			reduce_fold(acc, src, n_src, n, t->shape.dtype, t->op, is_first);
+		is_first = false;
 	}
-	reduce_finish(dst, acc, n, t->shape.dtype, op, t->job->n_workers);
+	if (is_first)
+		memset(dst, 0, n * elem);
+	else
+		reduce_finish(dst, acc, n, t->shape.dtype, op, tensor_n_contributing_workers(t));
 }
 
 static struct agt_mem part_contrib_memory(const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
-	struct agt_mem m = t->n_in > 1 ? t->staging : t->in[0];
+	struct agt_mem m = t->n_given > 1 ? t->staging : t->in[t->first_given];
 
 	m.mem = (char *)m.mem + part_byte_offset(part);
 	m.offset += part_byte_offset(part);
@@ -111,8 +132,8 @@ static struct xport_task *part_begin_contrib_task(
 	struct agt_part *part, enum part_task_kind kind, bool wants_crc)
 {
 	const struct agt_tensor *t = part->tensor;
-	bool wants_sum = t->n_in > 1 && atomic_load_explicit(&part->kept->summed,
-						memory_order_acquire) != part->round;
+	bool wants_sum = t->n_given > 1 && atomic_load_explicit(&part->kept->summed,
+						   memory_order_acquire) != part->round;
 
 	if (!wants_sum && !wants_crc)
 		return NULL;
@@ -142,7 +163,7 @@ void part_sum_local(struct agt_part *part)
 
 static void part_local_sum_done(struct agt_part *part)
 {
-	part->kept->workers[part->round & 1] = part->tensor->job->n_workers;
+	part->kept->workers[part->round & 1] = tensor_n_contributing_workers(part->tensor);
 	part_store_landed(part);
 	part_set_state(part, PART_IDLE, "summed locally");
 	part_report_sum(part);
@@ -255,11 +276,11 @@ int part_send_contrib(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
-	bool has_crc = !is_same_host || t->job->may_shrink;
+	bool has_crc = t->n_given && (!is_same_host || t->job->may_shrink);
 	/* Send the bytes with the offer only the first time. A repeated offer carries no bytes,
 	 * because the server may have received the bytes of the first offer. So a repeated offer
 	 * need not wait for space in the send queue. */
-	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
+	bool is_eager = !part->sent_ns && t->n_given && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = part_contrib_memory(part);
 	struct xport_task *task = part_begin_contrib_task(
 		part, TASK_CONTRIB, has_crc && part->crc_round != part->round);
@@ -274,11 +295,12 @@ int part_send_contrib(struct agt_part *part)
 	m = part_message_of(part, WIRE_CONTRIB, part->round);
 	m.priority = t->priority;
 	m.contrib.op = t->op;
-	m.contrib.workers = t->job->n_workers;
+	m.contrib.workers = tensor_n_contributing_workers(t);
 	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
 	if (FAILPOINT(AGENT_CONTRIB_ECHO))
 		m.contrib.crc_prev = ~m.contrib.crc_prev;
-	describe_payload(&m, &mem, part_bytes(part), has_crc ? part->crc : 0);
+	/* If all workers abstain, the message has no bytes (W1). */
+	describe_payload(&m, &mem, t->n_given ? part_bytes(part) : 0, has_crc ? part->crc : 0);
 	rc = part_send_with_task(part, &m, task, is_eager);
 	if (rc < 0)
 		return rc;

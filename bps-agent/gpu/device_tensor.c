@@ -282,7 +282,8 @@ static void device_resubmit(struct tensor *tensor, uint32_t worker, uint64_t com
 	for (uint64_t r = complete + 1; r <= tw->submitted && gw->n_ahead < room; r++) {
 		const struct ledger_submission *s = ledger_submission_at(tw->live, r);
 
-		gw->ahead[gw->n_ahead++] = (struct pending_submission){true, s->op, s->priority, r};
+		gw->ahead[gw->n_ahead++] = (struct pending_submission){
+			.is_set = true, .op = s->op, .priority = s->priority, .round = r};
 	}
 }
 

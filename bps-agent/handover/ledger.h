@@ -18,7 +18,7 @@
 
 #include "common/base/error.h"
 
-#define LEDGER_VERSION 5
+#define LEDGER_VERSION 6
 #define LEDGER_ALIGN   64 /* alignment of live parts */
 
 struct ledger;

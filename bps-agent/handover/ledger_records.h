@@ -111,7 +111,8 @@ struct ledger_tensor_live {
 #define LEDGER_SUBMISSIONS 16
 struct ledger_submission {
 	uint16_t priority;
-	uint8_t op, unused;
+	uint8_t op;
+	uint8_t flags; /* enum local_sqe_flags */
 };
 /* element for a worker of a tensor; the field `submitted` is written last */
 struct ledger_worker_live {

@@ -21,6 +21,7 @@ struct trainer;
 /* A worker's submission of a round. The submission waits until the core can accept it. */
 struct pending_submission {
 	bool is_set;
+	bool abstains; /* the worker adds nothing to the round */
 	uint8_t op;
 	uint16_t priority;
 	uint64_t round;

@@ -110,12 +110,11 @@ void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_a
 	const struct roster *p = t->job ? t->job->roster : NULL;
 	struct local_person page[LOCAL_PEOPLE_MAX];
 	struct local_msg m = {.type = LOCAL_PEOPLE, .seq = seq, .people = {.people = page}};
-	struct member_set behind;
-	uint32_t least, most;
+	struct agt_contributors behind;
 
-	memset(&behind, 0xff, sizeof(behind));
+	memset(&behind.members, 0xff, sizeof(behind.members));
 	if (tensor && tensor->core)
-		agt_tensor_contributors(tensor->core, &behind, &least, &most);
+		behind = agt_tensor_contributors(tensor->core);
 	if (p) {
 		m.people.view = p->view;
 		m.people.n_all = p->n_workers;
@@ -128,7 +127,7 @@ void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_a
 		page[m.people.n_people++] = (struct local_person){.rank = who->rank,
 			.is_lost = machine->is_gone,
 			.is_new = machine->is_new,
-			.is_missing = !member_set_has(&behind, who->member),
+			.is_missing = !member_set_has(&behind.members, who->member),
 			.host = machine->host,
 			.why = machine->why};
 	}

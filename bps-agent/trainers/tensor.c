@@ -102,6 +102,19 @@ void tensor_report_done(
 		tensor->kind->poison(tensor, w);
 }
 
+/* Store in the entry of the worker's trainer whose values are in the sum of a complete round. */
+static void tensor_report_contributors(
+	struct tensor *tensor, uint32_t w, uint64_t round, const struct agt_contributors *c)
+{
+	const struct tensor_worker *tw = &tensor->workers[w];
+	struct trainer *t = tensor->job->by_worker[w];
+	bool abstained = ledger_submission_at(tw->live, round)->flags & LOCAL_ABSTAINS;
+
+	if (t)
+		local_set_contributors(t->control, t->sq_entries, tw->index, c->most,
+			abstained || !c->has_mine, c->is_late);
+}
+
 void tensor_refuse(struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause)
 {
 	if (tensor->failed)
@@ -158,7 +171,7 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 	int rc = job->code;
 
 	if (rc == 0) {
-		rc = agt_tensor_submit(tensor->core, w, p->round, p->op, p->priority);
+		rc = agt_tensor_submit(tensor->core, w, p->round, p->op, p->priority, p->abstains);
 		if (rc == BPS_EMISMATCH)
 			job_fail_op_mismatch(tensor, w, p->round, p->op);
 	}
@@ -283,20 +296,22 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 	struct tensor_worker *tw = &tensor->workers[w];
 	struct trainer *t = tensor->job->by_worker[w];
 	const struct ledger_submission *last = ledger_submission_at(tw->live, tw->submitted);
-	struct member_set members;
-	uint32_t least, most;
 
 	if (complete && t) {
-		agt_tensor_contributors(tensor->core, &members, &least, &most);
-		local_done_most(t->control, t->sq_entries, tw->index, most);
-		trainer_report_round_done(t, tw->index, complete, 0, least);
+		struct agt_contributors c = agt_tensor_contributors(tensor->core);
+
+		tensor_report_contributors(tensor, w, complete, &c);
+		trainer_report_round_done(t, tw->index, complete, 0, c.least);
 		/* trainer_report_round_done has counted only the last complete round, so add the
 		 * rounds before it */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)
-		tw->pending =
-			(struct pending_submission){true, last->op, last->priority, tw->submitted};
+		tw->pending = (struct pending_submission){.is_set = true,
+			.abstains = last->flags & LOCAL_ABSTAINS,
+			.op = last->op,
+			.priority = last->priority,
+			.round = tw->submitted};
 }
 
 static int host_submit(struct tensor *tensor, uint32_t w, const struct pending_submission *p)
@@ -427,7 +442,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->submitted = e->round;
 	tw->op = e->op;
 	*ledger_submission_at(tw->live, e->round) =
-		(struct ledger_submission){.priority = e->priority, .op = e->op};
+		(struct ledger_submission){.priority = e->priority, .op = e->op, .flags = e->flags};
 	/* The release store pairs with the acquire load in handover_read.c, which the next process
 	 * executes. */
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
@@ -437,13 +452,18 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 {
 	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
 	struct job *job = t->job;
-	struct pending_submission p = {true, e->op, e->priority, e->round};
+	struct pending_submission p = {.is_set = true,
+		.abstains = e->flags & LOCAL_ABSTAINS,
+		.op = e->op,
+		.priority = e->priority,
+		.round = e->round};
 	struct tensor_worker *tw;
 	int rc;
 
 	if (!tensor || !op_is_valid_for_dtype(e->op, tensor->shape.dtype) ||
-		(tensor->kind->has_streams && op_is_bitwise(e->op)) || e->flags ||
-		t->state == TRAINER_FINISHING || t->state == TRAINER_JOINING || !barrier_is_over(t))
+		(tensor->kind->has_streams && (op_is_bitwise(e->op) || p.abstains)) ||
+		e->flags & ~LOCAL_ABSTAINS || t->state == TRAINER_FINISHING ||
+		t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
 			"a submission of tensor %u, op %u, flags %u is invalid", e->tensor, e->op,
 			e->flags);
@@ -490,17 +510,13 @@ void tensor_fail_pending(struct job *job)
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
 	struct tensor *tensor = tensor_user;
-	struct member_set members;
-	uint32_t least, most = workers;
+	struct agt_contributors c = {.least = workers, .most = workers};
 
 	(void)ctx;
 	if (tensor->core)
-		agt_tensor_contributors(tensor->core, &members, &least, &most);
+		c = agt_tensor_contributors(tensor->core);
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
-		struct trainer *t = tensor->job->by_worker[w];
-
-		if (t)
-			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
+		tensor_report_contributors(tensor, w, round, &c);
 		tensor_report_done(tensor, w, round, status, workers);
 	}
 	/* Without a core, the job has ended before the last task of the round, and so has its

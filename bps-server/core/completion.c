@@ -45,7 +45,7 @@ void seat_reset_for_pgen(struct srv_core *core, struct seat *seat)
 	seat->offered = 0;
 	seat->peer = NULL;
 	seat->has_spoken = false;
-	seat->has_round = 0;
+	seat->has_round = seat->late_round = 0;
 }
 
 enum slot_relation slot_relation_of(struct srv_part *part, uint64_t r)
@@ -202,28 +202,28 @@ void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct sea
 	slot_check_complete(core, slot);
 }
 
-/* In a sum with a fixed order, count the staged contributions that can be added next (n_in_order).
- * The count ends at the first member in order whose contribution is not staged yet. */
-static void count_in_order(struct slot *slot)
+/* Continue a sum with a fixed order after a member has contributed or abstained. Queue the read of
+ * the contribution that must be added next, if this read was postponed (is_parked). */
+static void slot_advance_in_order(struct srv_core *core, struct slot *slot)
 {
-	struct seat *s = TAILQ_FIRST(&slot->staged);
+	struct seat *seat;
 
-	for (unsigned i = 0; s && i < slot->n_in_order; i++)
-		s = TAILQ_NEXT(s, staged);
-	for (; s && s->member == part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
-		s = TAILQ_NEXT(s, staged))
-		slot->n_in_order++;
+	if (!part_is_ordered(slot->part))
+		return;
+	slot_count_in_order(slot);
+	if (slot->next_in_order == slot->part->n_seats)
+		return;
+	seat = &slot->part->seats[slot->next_in_order];
+	if (seat->is_parked && seat->offer.round == slot->round)
+		reads_unpark_seat(core, seat);
 }
 
-/* In a sum with a fixed order, queue the read of the contribution that must be added next, if this
- * read was postponed (is_parked). */
-static void unpark_next_in_order(struct srv_core *core, struct slot *slot)
+/* If many contributions are staged, or if a read waits for staging memory (is_starved), queue a
+ * summing pass (sums.c) without waiting for the end of the round. The pass frees staging memory. */
+static void slot_queue_early_pass(struct srv_core *core, struct slot *slot)
 {
-	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
-	struct seat *seat = next < slot->part->n_seats ? &slot->part->seats[next] : NULL;
-
-	if (seat && seat->is_parked && seat->offer.round == slot->round)
-		reads_unpark_seat(core, seat);
+	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold_slot(slot))
+		sums_queue_slot(core, slot);
 }
 
 void seat_stage_contribution(struct srv_core *core, struct seat *seat)
@@ -245,23 +245,26 @@ void seat_stage_contribution(struct srv_core *core, struct seat *seat)
 	else
 		TAILQ_INSERT_TAIL(&slot->staged, seat, staged);
 	slot->n_staged++;
-	if (part_is_ordered(seat->part)) {
-		count_in_order(slot);
-		unpark_next_in_order(core, slot);
-	}
 	slot->workers += seat->offer.workers;
 	member_set_add(&slot->contributors, seat->member);
 	slot_add_contributed(slot, seat->member);
+	slot_advance_in_order(core, slot);
 	core->stats.contributions++;
 	if (!slot->is_holding) {
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	/* If many contributions are staged, or if a read waits for staging memory (is_starved),
-	 * queue a summing pass (sums.c) without waiting for the end of the round. The pass frees
-	 * staging memory. */
-	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold_slot(slot))
-		sums_queue_slot(core, slot);
+	slot_queue_early_pass(core, slot);
+	slot_check_complete(core, slot);
+}
+
+void slot_record_abstention(struct srv_core *core, struct slot *slot, struct seat *seat)
+{
+	assert(slot->state == SLOT_OPEN && slot->n_has == 0 && seat->state == SEAT_IDLE);
+	slot_add_contributed(slot, seat->member);
+	core->stats.abstentions++;
+	slot_advance_in_order(core, slot);
+	slot_queue_early_pass(core, slot);
 	slot_check_complete(core, slot);
 }
 

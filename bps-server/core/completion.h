@@ -22,6 +22,9 @@ void seat_reset_for_pgen(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member. The contribution must be valid, and seat->buf or
  * seat->loan must refer to it. The call may complete the round. */
 void seat_stage_contribution(struct srv_core *core, struct seat *seat);
+/* Record that the seat's member takes part in the slot's round and adds nothing (W1). The slot must
+ * be OPEN, and no member has the result. The call may complete the round. */
+void slot_record_abstention(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* Record that the seat's member has the result of the slot's round: add the member to the set H of
  * docs/reference/faults.md. A repeated call has no effect. The call may complete the round. */
 void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct seat *seat);

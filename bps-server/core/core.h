@@ -61,6 +61,8 @@ struct srv_env {
 /* Counters that have a metric of their own: X(field of struct srv_stats, metric, help). */
 #define SRV_COUNTERS(X)                                                                            \
 	X(contributions, "bps_server_contributions_total", "contributions accepted")               \
+	X(abstentions, "bps_server_abstentions_total",                                             \
+		"contributions of machines whose workers all abstained")                           \
 	X(duplicates, "bps_server_duplicates_total", "messages that repeated an earlier message")  \
 	X(donations, "bps_server_donations_total", "results donated by agents")                    \
 	X(late, "bps_server_late_total", "contributions for which the round did not wait")         \

@@ -89,6 +89,9 @@ struct seat {
 	/* bitmap with one bit per slot: the slot's result was offered to the member, and the member
 	 * may still read the result */
 	uint8_t offered;
+	/* last round whose sum did not wait for the member: it was being made, or was complete,
+	 * when the member's contribution or abstention arrived */
+	uint64_t late_round;
 	/* The member has sent HAVE or CONTRIB under this pgen. Used only in jobs with backup
 	 * machines. */
 	bool has_spoken;
@@ -107,8 +110,9 @@ struct slot {
 	uint8_t op;
 	bool op_known, crc_prev_known, is_queued, is_holding, is_cutting;
 	uint64_t round;
-	/* Members that have contributed (set C of docs/reference/faults.md), and members that
-	 * already have the result (set H). */
+	/* Members that have contributed or abstained (set C of docs/reference/faults.md), and
+	 * members that already have the result (set H). While the slot is OPEN and `has` is empty,
+	 * the members that abstained are those of C that are not in `contributors`. */
 	struct member_set contributed, has;
 	/* three counts of members: in the set `contributed`, in the set `has`, and in the union of
 	 * the two sets */
@@ -121,9 +125,10 @@ struct slot {
 	 * accumulated in this memory, unless part->acc holds an accumulator of a wider type. */
 	struct buf *result;
 	unsigned n_folded; /* number of contributions that were added to the sum so far */
-	/* number of staged contributions that can be added next; only used in sums with a fixed
-	 * order */
-	unsigned n_in_order;
+	/* Only used in sums with a fixed order. n_in_order: number of staged contributions that can
+	 * be added next. next_in_order: first member, in the order of member numbers, that has
+	 * neither contributed nor abstained. */
+	unsigned n_in_order, next_in_order;
 	size_t pos;      /* number of elements that the current pass has summed */
 	unsigned pass_n; /* number of staged contributions that the current pass adds */
 	bool has_pass, is_last_pass;
@@ -133,6 +138,7 @@ struct slot {
 	bool has_crc;
 	uint32_t crc_prev;      /* crc of the previous round's result, as a member reported it */
 	uint16_t crc_prev_from; /* index of the member that reported crc_prev */
+	/* members whose values are in the sum, or will be in it */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */

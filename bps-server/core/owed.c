@@ -97,8 +97,9 @@ static int seat_send_result(struct seat *seat)
 	m.result.workers = slot->workers;
 	m.result.n_members = seat->part->n_seats;
 	m.result.contributors = slot->contributors;
+	m.flags = seat->late_round == slot->round ? WIRE_LATE : 0;
 	if (m.len <= WIRE_INLINE_MAX) {
-		m.flags = WIRE_INLINE;
+		m.flags |= WIRE_INLINE;
 		m.payload = slot->result->mem;
 		return xport_send(seat->peer->conn, &m);
 	}

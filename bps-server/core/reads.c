@@ -86,8 +86,7 @@ static struct buf *staging_acquire_passing(struct srv_core *core, size_t bytes)
 struct buf *staging_acquire_buffer(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early)
 {
-	bool is_early = part_is_ordered(slot->part) &&
-			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
+	bool is_early = part_is_ordered(slot->part) && member != slot->next_in_order;
 	struct buf *buf =
 		is_early ? pool_get(core->early, bytes) : staging_acquire_passing(core, bytes);
 

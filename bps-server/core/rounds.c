@@ -70,9 +70,12 @@ static bool slot_prev_crc_is_consistent(
 static bool contrib_is_valid(
 	const struct srv_part *part, const struct seat *seat, const struct wire_msg *m)
 {
-	return m->len == part->bytes && op_is_valid_for_dtype(m->contrib.op, part_dtype(part)) &&
-	       m->contrib.workers == part->job->members[seat->member].workers &&
-	       (m->len <= WIRE_INLINE_MAX) == !!(m->flags & WIRE_INLINE);
+	/* the decoder has checked that a contribution of no worker is inline and has no bytes */
+	return op_is_valid_for_dtype(m->contrib.op, part_dtype(part)) &&
+	       m->contrib.workers <= part->job->members[seat->member].workers &&
+	       (!m->contrib.workers ||
+		       (m->len == part->bytes &&
+			       (m->len <= WIRE_INLINE_MAX) == !!(m->flags & WIRE_INLINE)));
 }
 
 static bool slot_op_is_consistent(
@@ -133,6 +136,8 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 static void contrib_count_without_bytes(struct srv_core *core, struct slot *slot, struct seat *seat)
 {
 	slot_add_contributed(slot, seat->member);
+	if (slot->state != SLOT_OPEN)
+		seat->late_round = slot->round;
 	if (slot->state == SLOT_DONE)
 		seat_queue_message(seat, OWE_RESULT, slot->round);
 	slot_check_complete(core, slot);
@@ -177,6 +182,11 @@ static void on_contrib_message(struct srv_core *core, struct seat *seat, const s
 		return;
 	}
 	assert(seat->state == SEAT_IDLE || seat->offer.round == m->round);
+	if (seat->state != SEAT_IDLE && !m->contrib.workers) {
+		peer_close_on_protocol_error(
+			core, seat->peer, m, "it abstains from a round to which it contributes");
+		return;
+	}
 	if (seat->state != SEAT_IDLE)
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
@@ -192,7 +202,9 @@ static void on_contrib_message(struct srv_core *core, struct seat *seat, const s
 		.priority = m->priority};
 	if (seat->state == SEAT_READING)
 		return;
-	if (m->flags & WIRE_INLINE)
+	if (!m->contrib.workers)
+		slot_record_abstention(core, slot, seat);
+	else if (m->flags & WIRE_INLINE)
 		contrib_inline(core, slot, seat, m);
 	else if (!contrib_borrow(core, seat, m))
 		reads_queue_contribution(core, seat);
@@ -215,8 +227,7 @@ static void on_donate_message(struct srv_core *core, struct seat *seat, const st
 		core->stats.duplicates++;
 		return;
 	}
-	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
-		m->result.workers == 0) {
+	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats) {
 		peer_close_on_protocol_error(
 			core, seat->peer, m, "the donation does not fit its partition");
 		return;

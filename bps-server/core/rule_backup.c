@@ -10,9 +10,8 @@
  * the sum. When all members have contributed, the round is complete at once. If a contribution is
  * too late for the sum, the server answers with the result.
  *
- * Rounds of tensors that the library uses for collectives always wait for all members. In such a
- * sum, all contributions except one worker's are zero, so the result would be lost without that
- * worker.
+ * Rounds of tensors that the library uses for collectives always wait for all members. Most members
+ * abstain from such a round, so its result would be lost without the member that has the bytes.
  *
  * A member may be more than one round behind another, unlike under rule_in_step.c. Therefore each
  * seat records, for the lifetime of the pgen, which results its member has. Round r begins only

@@ -71,16 +71,28 @@ void slot_add_contributed(struct slot *slot, unsigned member)
 		slot->n_spoken++;
 }
 
-uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
+/* Return whether the sum need not wait for the member: the member is gone, or it abstains. */
+static bool slot_passes_over_member(const struct slot *slot, unsigned member)
 {
-	uint16_t i = 0;
+	return !member_set_has(&slot->part->live, member) ||
+	       (member_set_has(&slot->contributed, member) &&
+		       !member_set_has(&slot->contributors, member));
+}
 
-	if (part->n_live == part->n_seats)
-		return nth < part->n_seats ? (uint16_t)nth : part->n_seats;
-	for (; i < part->n_seats; i++)
-		if (member_set_has(&part->live, i) && nth-- == 0)
-			break;
-	return i;
+void slot_count_in_order(struct slot *slot)
+{
+	struct seat *s = TAILQ_FIRST(&slot->staged);
+
+	for (unsigned i = 0; s && i < slot->n_in_order; i++)
+		s = TAILQ_NEXT(s, staged);
+	for (; slot->next_in_order < slot->part->n_seats; slot->next_in_order++) {
+		if (slot_passes_over_member(slot, slot->next_in_order))
+			continue;
+		if (!s || s->member != slot->next_in_order)
+			return;
+		slot->n_in_order++;
+		s = TAILQ_NEXT(s, staged);
+	}
 }
 
 void *slot_get_result_memory(struct srv_core *core, struct slot *slot)

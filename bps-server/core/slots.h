@@ -17,9 +17,9 @@ void slot_clear_seat_offer(struct slot *slot, struct seat *seat);
 /* Return the memory of the slot's result. Returns NULL if no memory is left. In that case the job
  * has failed. */
 void *slot_get_result_memory(struct srv_core *core, struct slot *slot);
-/* Return the nth member of the partition, counted from 0 in the order of member numbers. Members
- * that are gone are not counted. Returns n_seats if there is no such member. */
-uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
+/* Count the staged contributions that a sum with a fixed order can add next (n_in_order), after a
+ * member has contributed or abstained. */
+void slot_count_in_order(struct slot *slot);
 
 static inline bool part_is_ordered(const struct srv_part *part)
 {

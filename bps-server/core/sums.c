@@ -72,6 +72,7 @@ void sums_discard_slot_sum(struct srv_core *core, struct slot *slot)
 	release_staged(core, slot, slot->n_staged);
 	sums_unqueue_slot(core, slot);
 	slot->n_folded = slot->n_in_order = slot->pass_n = 0;
+	slot->next_in_order = 0;
 	slot->has_pass = false;
 	slot->pos = 0;
 	slot->workers = 0;
@@ -160,7 +161,9 @@ static size_t slot_sum_pass_step(struct slot *slot)
 			 slot->pos * elem;
 		weights[i] = (float)seat->offer.workers;
 	}
-	if (op_takes_means(slot->op, dtype)) {
+	if (is_first && !slot->pass_n) {
+		memset(dst, 0, n * elem); /* all members have abstained */
+	} else if (op_takes_means(slot->op, dtype)) {
 		slot_sum_means_step(slot, dst, acc, src, weights, n);
 	} else if (is_first && slot->is_last_pass && slot->pass_n) {
 		reduce_all(dst, src, slot->pass_n, n, dtype, slot->op, slot->workers);

@@ -191,14 +191,16 @@ void local_complete_round(struct local_control *c, uint32_t sq_entries, uint32_t
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 
-void local_done_most(
-	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers)
+void local_set_contributors(struct local_control *c, uint32_t sq_entries, uint32_t tensor,
+	uint32_t workers_most, bool is_mine_missing, bool is_late)
 {
 	struct local_entry *e = &local_tensor_entries(c, sq_entries)[tensor];
 
 	/* Relaxed, because the caller calls local_complete_round next. The release store in
-	 * local_complete_round also orders this store. */
-	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
+	 * local_complete_round also orders these stores. */
+	atomic_store_explicit(&e->workers_most, workers_most, memory_order_relaxed);
+	atomic_store_explicit(&e->is_mine_missing, is_mine_missing, memory_order_relaxed);
+	atomic_store_explicit(&e->is_late, is_late, memory_order_relaxed);
 }
 
 void local_done_wake(struct local_control *c)

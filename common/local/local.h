@@ -42,7 +42,7 @@
 
 struct msghdr;
 
-#define LOCAL_ABI 2
+#define LOCAL_ABI 3
 /* Value of local_why.round in a WHY without a tensor, to ask for the reason why bps_gpu_open
  * failed */
 #define LOCAL_WHY_GPU_OPEN 1
@@ -61,11 +61,17 @@ struct msghdr;
 #define LOCAL_FDS_ROOM 253
 #define LOCAL_ALIGN    64
 
+enum local_sqe_flags {
+	/* The worker takes part in the round and adds nothing. The agent does not read its input.
+	 * Not for tensors in device memory */
+	LOCAL_ABSTAINS = 1 << 0,
+};
+
 struct local_sqe {
 	uint32_t tensor;   /* index of the tensor's entry */
 	uint16_t priority; /* the agent serves larger priorities first */
 	uint8_t op;        /* operation, a value of enum op */
-	uint8_t flags;     /* reserved for flags; must be 0 */
+	uint8_t flags;     /* enum local_sqe_flags; the other bits are 0 */
 	uint64_t round;
 };
 
@@ -86,7 +92,12 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	/* Position of round done_round among all completed rounds of this trainer, in the order of
 	 * completion, from 1 */
 	_Atomic uint64_t done_order;
-	uint64_t reserved[4];
+	/* 1 if the worker abstained from round done_round, or if a partition's sum lacks the values
+	 * of the worker's machine */
+	_Atomic uint32_t is_mine_missing;
+	/* 1 if a partition of round done_round did not wait for the worker's machine */
+	_Atomic uint32_t is_late;
+	uint64_t reserved[3];
 };
 
 /* Struct at the start of the control memfd. The ring and the tensors' entries follow the struct */
@@ -160,9 +171,10 @@ void local_sq_awake(struct local_control *c);
  * tensor's entry. After a batch of these calls, call local_done_wake once. */
 void local_complete_round(struct local_control *c, uint32_t sq_entries, uint32_t tensor,
 	uint64_t round, int status, uint32_t workers);
-/* Agent: set workers_most of a tensor's entry. Call this function before local_complete_round. */
-void local_done_most(
-	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
+/* Agent: set workers_most, is_mine_missing and is_late of a tensor's entry. Call this function
+ * before local_complete_round. */
+void local_set_contributors(struct local_control *c, uint32_t sq_entries, uint32_t tensor,
+	uint32_t workers_most, bool is_mine_missing, bool is_late);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Agent: return whether a thread of the trainer waits for the tensor. */

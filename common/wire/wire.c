@@ -17,6 +17,7 @@
 #define WIRE_FIELDS(X, FLAG_X, a, b)                                                               \
 	FLAG_X(a, b, inline, 0, 16, 1)                                                             \
 	FLAG_X(a, b, eager, 0, 17, 1)                                                              \
+	FLAG_X(a, b, late, 0, 18, 1)                                                               \
 	X(a, b, crc, 0, 32, 32)                                                                    \
 	X(a, b, pgen, 2, 0, 64)                                                                    \
 	X(a, b, round, 3, 0, 64)                                                                   \
@@ -71,21 +72,22 @@ static const struct rule {
 	uint64_t mask[HDR_WORDS];
 	uint64_t inline_mask[HDR_WORDS];
 } rules[WIRE_TYPE_END] = {
-#define PAYLOAD(name, tail)                                                                        \
+#define PAYLOAD(name, tail, flags)                                                                 \
 	{                                                                                          \
-		name, tail, 1, 1, MASKS(USE_PAYLOAD | USE_segment | USE_offset | USE_eager),       \
-			MASKS(USE_PAYLOAD | USE_inline)                                            \
+		name, tail, 1, 1,                                                                  \
+			MASKS(USE_PAYLOAD | USE_segment | USE_offset | USE_eager | (flags)),       \
+			MASKS(USE_PAYLOAD | USE_inline | (flags))                                  \
 	}
 #define PLAIN(name, tail, is_round, uses)                                                          \
 	{                                                                                          \
 		name, tail, 0, is_round, MASKS(uses), MASKS(uses)                                  \
 	}
-	[WIRE_CONTRIB] = PAYLOAD("CONTRIB", TAIL_CONTRIB),
-	[WIRE_RESULT] = PAYLOAD("RESULT", TAIL_RESULT),
+	[WIRE_CONTRIB] = PAYLOAD("CONTRIB", TAIL_CONTRIB, 0),
+	[WIRE_RESULT] = PAYLOAD("RESULT", TAIL_RESULT, USE_late),
 	[WIRE_HAVE] = PLAIN("HAVE", TAIL_NONE, 0, USE_KEY | USE_round),
 	[WIRE_HAVE_OK] = PLAIN("HAVE_OK", TAIL_NONE, 0, USE_KEY | USE_round),
 	[WIRE_DONATE_REQ] = PLAIN("DONATE_REQ", TAIL_NONE, 1, USE_KEY | USE_round),
-	[WIRE_DONATE] = PAYLOAD("DONATE", TAIL_RESULT),
+	[WIRE_DONATE] = PAYLOAD("DONATE", TAIL_RESULT, 0),
 	[WIRE_GOT] = PLAIN("GOT", TAIL_NONE, 1, USE_KEY | USE_round),
 	[WIRE_AGAIN] = PLAIN("AGAIN", TAIL_NONE, 0, USE_KEY | USE_round),
 	[WIRE_BAD_CRC] = PLAIN("BAD_CRC", TAIL_NONE, 1, USE_KEY | USE_round | USE_crc),
@@ -289,7 +291,8 @@ static int wire_check_header(
 		return err_set(err, BPS_EPROTO, "%s does not name a segment", rule->name);
 	if (!rule->has_payload)
 		return 0;
-	if (len == 0 || (is_inline && len > WIRE_INLINE_MAX))
+	if ((len == 0 && (rule->tail != TAIL_CONTRIB || !is_inline)) ||
+		(is_inline && len > WIRE_INLINE_MAX))
 		return err_set(err, BPS_EPROTO, "%s has a payload of invalid length: %u bytes",
 			rule->name, len);
 	if (w[7] > UINT64_MAX - len)
@@ -298,8 +301,8 @@ static int wire_check_header(
 	return 0;
 }
 
-static int wire_check_tail(
-	const struct rule *rule, const uint8_t *tail, unsigned n_members, struct err_text *err)
+static int wire_check_tail(const struct rule *rule, const uint8_t *tail, unsigned n_members,
+	bool has_bytes, struct err_text *err)
 {
 	uint64_t base, n_bytes;
 
@@ -309,6 +312,10 @@ static int wire_check_tail(
 	case TAIL_CONTRIB:
 		if (wire_load_uint64(tail) >> 40 || wire_load_uint64(tail + 8) >> 32)
 			break;
+		if (has_bytes != (wire_load_uint64(tail + 8) > 0))
+			return err_set(err, BPS_EPROTO, "%s %s", rule->name,
+				has_bytes ? "has bytes, but names no worker"
+					  : "names workers, but has no bytes");
 		return 0;
 	case TAIL_RESULT:
 		if (wire_load_uint64(tail + 16))
@@ -429,7 +436,7 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 	if (n_bytes < need)
 		return err_set(err, BPS_EPROTO, "%s needs %zu bytes, only %zu were received",
 			rule->name, need, n_bytes);
-	rc = wire_check_tail(rule, tail, (unsigned)n_members, err);
+	rc = wire_check_tail(rule, tail, (unsigned)n_members, (uint32_t)w[6] > 0, err);
 	if (rc)
 		return rc;
 	if (len % ALIGN_BYTES &&
@@ -437,6 +444,6 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 		return err_set(err, BPS_EPROTO, "%s has padding that is not zero", rule->name);
 	wire_decode_header(w, ret);
 	wire_decode_tail(rule, tail, ret);
-	ret->payload = is_inline ? tail + tail_bytes : NULL;
+	ret->payload = len ? tail + tail_bytes : NULL;
 	return (int)need;
 }

@@ -16,7 +16,7 @@
 
 #include "common/base/error.h"
 
-#define WIRE_VERSION   3
+#define WIRE_VERSION   4
 #define WIRE_HDR_BYTES 64
 #define WIRE_TAIL_MAX  (24 + WIRE_MEMBERS_MAX / 8)
 #ifndef WIRE_INLINE_MAX /* largest inline payload in bytes; the simulator defines a smaller value */
@@ -31,8 +31,10 @@
 
 /* Types of messages. Each comment begins with the sender; r is the round in the message. */
 enum wire_type {
-	WIRE_CONTRIB = 1, /* agent: contribution to round r, inline or offered */
-	WIRE_RESULT,      /* server: the sum of round r */
+	/* Agent: contribution to round r, inline or offered, or the report that all of the
+	 * machine's workers abstain from round r */
+	WIRE_CONTRIB = 1,
+	WIRE_RESULT, /* server: the sum of round r */
 	/* Agent: the newest result that the agent has is the one of round r. The agent has sent no
 	 * contribution to a round after r. */
 	WIRE_HAVE,
@@ -63,6 +65,9 @@ enum wire_flags {
 	/* The offered bytes are sent too, without a request. The transport sets and clears this
 	 * flag. */
 	WIRE_EAGER = 1 << 1,
+	/* RESULT: the sum was being made, or was complete, when the member's contribution or
+	 * abstention arrived */
+	WIRE_LATE = 1 << 2,
 };
 
 /* Set of a job's members. */
@@ -97,7 +102,8 @@ struct wire_msg {
 			 * 0 in round 1 */
 			uint32_t crc_prev;
 			uint8_t op;
-			/* Number of workers whose gradients are in this contribution */
+			/* Number of workers whose gradients are in this contribution; 0: all of the
+			 * machine's workers abstain, and the message has no bytes (`len` 0) */
 			uint32_t workers;
 		} contrib;
 		struct {                    /* RESULT, DONATE */

@@ -44,7 +44,7 @@ def test_tensor_of_each_type_comes_back(dtype):
         t.input[:] = np.arange(6).reshape(2, 3)
         t.push_pull(bps.AVG)
         assert (t.wait() == np.arange(6).reshape(2, 3)).all()
-        assert t.contributors == 1 and t.info == (1, 1, 1)
+        assert t.contributors == 1 and t.info == (1, 1, 1, False, False)
         with pytest.raises(ValueError):
             t.output[0] = 1
 

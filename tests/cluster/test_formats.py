@@ -59,7 +59,10 @@ def test_a_changed_layout_is_found_unless_fields_are_appended(path, old, new, fo
 
 
 def test_a_layout_may_change_with_the_version():
-    raised = changed("bps-agent/handover/ledger.h", "LEDGER_VERSION 5", "LEDGER_VERSION 6")
+    now = formats.version(TODAY, "LEDGER_VERSION")
+    raised = changed(
+        "bps-agent/handover/ledger.h", f"LEDGER_VERSION {now}", f"LEDGER_VERSION {now + 1}"
+    )
     both = changed(LEDGER, "uint32_t pid, unused;", "uint32_t pid;")
     assert not list(formats.broken(TODAY, lambda p: both(p) if p == LEDGER else raised(p)))
-    assert formats.version(raised, "LEDGER_VERSION") == 6
+    assert formats.version(raised, "LEDGER_VERSION") == now + 1

@@ -598,7 +598,7 @@ def ring_nonsense(t, what, rng):
     elif what == "the largest of blocks":
         t.push(1, op=MAX)
     elif what == "unknown flags":
-        t.push(0, flags=1)
+        t.push(0, flags=2)
     elif what == "a round twice":
         t.push(0)
         t.push(0)

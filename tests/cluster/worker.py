@@ -6,6 +6,7 @@ worker.py --serve starts such processes when forks.start() asks for them.
 import json
 import sys
 
+import abstainers
 import devices
 import devices_more
 import forks
@@ -18,7 +19,9 @@ def main():
     if args == ["--serve"]:
         args = forks.serve()
     name, arguments, result_file = args
-    module = next(m for m in (devices, devices_more, frontend, workers) if hasattr(m, name))
+    module = next(
+        m for m in (abstainers, devices, devices_more, frontend, workers) if hasattr(m, name)
+    )
     result = getattr(module, name)(**json.loads(arguments))
     with open(result_file, "w", encoding="utf-8") as f:
         json.dump(result, f)

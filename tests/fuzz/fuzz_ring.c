@@ -116,8 +116,10 @@ static void serve(struct ring_world *w, unsigned i)
 	for (unsigned n = 0; n < 2 * ENTRIES && !t->is_gone; n++) {
 		if (!local_sq_pop(t->page, ENTRIES, &t->head, &e))
 			break;
-		if (e.tensor >= TENSORS || e.flags || !op_is_valid_for_dtype(e.op, DTYPE_F32) ||
-			agt_tensor_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
+		if (e.tensor >= TENSORS || e.flags & ~LOCAL_ABSTAINS ||
+			!op_is_valid_for_dtype(e.op, DTYPE_F32) ||
+			agt_tensor_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority,
+				e.flags & LOCAL_ABSTAINS) < 0)
 			t->is_gone = 1; /* the agent ends the connection */
 	}
 	local_sq_sleep(t->page, ENTRIES, t->head);
@@ -127,7 +129,8 @@ static void serve(struct ring_world *w, unsigned i)
 static void step(struct ring_world *w, const uint8_t *s)
 {
 	struct ring_trainer *t = &w->trainers[s[0] >> 4 & 1];
-	struct local_sqe e = {.tensor = s[1], .priority = s[2], .op = s[3], .round = s[4]};
+	struct local_sqe e = {
+		.tensor = s[1], .priority = s[2], .op = s[3], .flags = s[8], .round = s[4]};
 	uint32_t at, word;
 
 	memcpy(&at, s + 4, sizeof(at));

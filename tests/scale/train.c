@@ -31,7 +31,7 @@ static void item_submit(struct scale_node *n, struct scale_item *it)
 	 * in the order of submission. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
-	if (agt_tensor_submit(t->t, 0, it->a, OP_AVG, priority) < 0)
+	if (agt_tensor_submit(t->t, 0, it->a, OP_AVG, priority, false) < 0)
 		fatal("the agent rejects the submission of tensor %u", t->idx);
 	item_free(n->w, it);
 }

@@ -110,9 +110,11 @@ static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round)
 {
+	bool abstains = oracle_abstains(a->s, ts->idx, a->workers[w].rank, a->skipped + round);
 	int rc = agt_tensor_submit(ts->t, a->workers[w].slot, round, a->s->o.tensors[ts->idx].op,
-		priority_of(a, ts->idx));
+		priority_of(a, ts->idx), abstains);
 
+	a->s->tot->abstentions += abstains;
 	if (rc < 0 && !ts->failed)
 		violation(a->s, "%s: submit of round %llu: %s", a->node.name,
 			(unsigned long long)round, err_str(rc));

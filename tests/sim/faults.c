@@ -159,6 +159,17 @@ static void draw_blocks(struct sim *s)
 	}
 }
 
+/* Let workers abstain from some rounds, often all workers of a machine or of the job (W1 to W4). A
+ * worker of a device tensor cannot abstain. Derive all from the seed, as above. */
+static void draw_abstentions(struct sim *s)
+{
+	static const uint32_t permille[] = {100, 500, 900};
+	uint64_t any = mix(s->seed ^ 0xab57a1);
+
+	if (any % 4 == 0 && !device_is(s))
+		s->o.abstain_permille = permille[any >> 16 & 1 ? 2 : any >> 17 & 1];
+}
+
 void options_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -207,6 +218,7 @@ void options_draw(struct sim *s)
 		guests_draw(s);
 	}
 	draw_blocks(s);
+	draw_abstentions(s);
 	/* in a job that may end with an error anyway */
 	if (o->may_fail && !elastic_is(s) && o->n_agents > 1 && mix(s->seed ^ 0x1ea4e) % 3 == 0)
 		o->leaver = 1 + (unsigned)(mix(s->seed ^ 0x1ea4f) % o->n_agents);

@@ -146,7 +146,7 @@ static void on_submit(struct sim *s, struct sim_event *e)
 	guest_enter(g->agent);
 	for (uint32_t i = 0; i < job_of(g)->n_elems; i++)
 		((uint32_t *)t->in)[i] = value(g, t->idx, g->rank, t->round + 1, i);
-	rc = agt_tensor_submit(t->t, 0, t->round + 1, OP_SUM, 1);
+	rc = agt_tensor_submit(t->t, 0, t->round + 1, OP_SUM, 1, false);
 	if (rc < 0 && !t->failed)
 		violation(s, "%s: submit: %s", g->node.name, err_str(rc));
 	guest_leave(g->agent);

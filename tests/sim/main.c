@@ -111,8 +111,9 @@ static void report(const struct sim_totals *t, double took_s, uint64_t n_bad)
 		t->eager_reads, t->eager, t->thrown, t->loans, t->views, t->lives, t->restarts,
 		t->drains, t->leaves, t->failed_jobs);
 	printf("%" PRIu64 " rounds of other jobs, %" PRIu64
-	       " forged messages of misbehaving agents, %" PRIu64 " tasks of I/O threads\n",
-		t->guest_rounds, t->lies, t->tasks);
+	       " forged messages of misbehaving agents, %" PRIu64 " tasks of I/O threads, %" PRIu64
+	       " abstentions\n",
+		t->guest_rounds, t->lies, t->tasks, t->abstentions);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
 	for (unsigned i = 0; i < F_COUNT; i++)
@@ -130,8 +131,8 @@ static const struct {
 	FIGURE(reordered), FIGURE(corrupted), FIGURE(agains), FIGURE(reads), FIGURE(eager),
 	FIGURE(eager_reads), FIGURE(thrown), FIGURE(loans), FIGURE(views), FIGURE(rounds),
 	FIGURE(failed_jobs), FIGURE(virtual_ns), FIGURE(lives), FIGURE(restarts), FIGURE(drains),
-	FIGURE(leaves), FIGURE(guest_rounds), FIGURE(lies), FIGURE(tasks), FIGURE(slowest_ns),
-	FIGURE(slowest_seed)};
+	FIGURE(leaves), FIGURE(guest_rounds), FIGURE(lies), FIGURE(tasks), FIGURE(abstentions),
+	FIGURE(slowest_ns), FIGURE(slowest_seed)};
 
 static double cpu_s(int who)
 {

@@ -22,11 +22,43 @@ static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
 }
 
-/* Store in ret[r] the seed of rank r's values for the tensor and the round. */
-static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
+bool oracle_abstains(const struct sim *s, unsigned t, uint32_t rank, uint64_t round)
 {
-	for (uint32_t r = 0; r < RANKS_MAX; r++)
-		ret[r] = seed_of(s, t, r, round);
+	return mix(seed_of(s, t, rank, round) ^ 0xab57a1) % 1000 < s->o.abstain_permille;
+}
+
+uint32_t oracle_abstained_members(const struct sim *s, unsigned t, uint64_t round)
+{
+	const struct oracle *o = &s->oracle;
+	uint32_t all = 0;
+
+	for (unsigned m = 0; s->o.abstain_permille && m < o->n_members; m++) {
+		unsigned k = 0;
+
+		while (k < o->n_ranks[m] && oracle_abstains(s, t, o->ranks[m][k], round))
+			k++;
+		all |= k == o->n_ranks[m] ? 1u << m : 0;
+	}
+	return all;
+}
+
+/* Values of the ranks for a tensor and a round. */
+struct given {
+	uint64_t seeds[RANKS_MAX]; /* seeds of the ranks' values */
+	bool is_given[RANKS_MAX];  /* false: the rank abstains */
+	uint32_t n;                /* number of the job's ranks that give values */
+};
+
+static struct given given_values(const struct sim *s, unsigned t, uint64_t round)
+{
+	struct given g = {.n = 0};
+
+	for (uint32_t r = 0; r < RANKS_MAX; r++) {
+		g.seeds[r] = seed_of(s, t, r, round);
+		g.is_given[r] = !s->o.abstain_permille || !oracle_abstains(s, t, r, round);
+		g.n += r < s->o.size && g.is_given[r];
+	}
+	return g;
 }
 
 /* Return element i of an i32 tensor. The bits are arbitrary. For an average the value is small, so
@@ -84,8 +116,10 @@ static bool half_is(uint8_t dtype, uint16_t half, int sum, uint32_t n)
 	uint32_t bits = (uint32_t)half << 16;
 	float got;
 
+	if (!n)
+		return half == 0;
 	if (dtype == DTYPE_F16) /* 31: exponent of infinity and NaN */
-		return (half >> 10 & 31) != 31 && n &&
+		return (half >> 10 & 31) != 31 &&
 		       fabs(half_value(half) - (double)sum * F16_UNIT / n) <= F16_ERROR;
 	memcpy(&got, &bits, sizeof(got));
 	return got == (float)sum;
@@ -182,7 +216,7 @@ static uint32_t int_fold_result(const struct int_fold *f, uint8_t op)
 	}
 }
 
-static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
+static bool int_is_right(const struct sim *s, unsigned t, const struct given *g, const uint32_t *v)
 {
 	uint8_t op = s->o.tensors[t].op;
 
@@ -190,7 +224,8 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 		struct int_fold f = {0};
 
 		for (uint32_t r = 0; r < s->o.size; r++)
-			int_fold_add(&f, int_at(seeds[r], op, i));
+			if (g->is_given[r])
+				int_fold_add(&f, int_at(g->seeds[r], op, i));
 		if (v[i] != int_fold_result(&f, op))
 			return false;
 	}
@@ -200,13 +235,15 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 /* Check a sum that is not an average. Such sums are the most frequent case, so avoid a loop over
  * the ranks for each element. */
 static bool int_sum_is_right(
-	const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
+	const struct sim *s, unsigned t, const struct given *g, const uint32_t *v)
 {
 	uint32_t base = 0, step = 0, bad = 0;
 
 	for (uint32_t r = 0; r < s->o.size; r++) {
-		uint64_t seed = seeds[r];
+		uint64_t seed = g->seeds[r];
 
+		if (!g->is_given[r])
+			continue;
 		base += (uint32_t)seed;
 		step += (uint32_t)(seed >> 32) | 1;
 	}
@@ -217,25 +254,32 @@ static bool int_sum_is_right(
 
 /* Check a sum of floats. The outer loop is over the ranks, so that compilers vectorise the inner
  * one. */
-static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const float *v)
+static bool float_is_right(const struct sim *s, unsigned t, const struct given *g, const float *v)
 {
 	const struct oracle *o = &s->oracle;
 	uint32_t n = s->o.tensors[t].n_elems, bad = 0;
 	float sum[ELEMS_MAX] = {0}, weight[ELEMS_MAX] = {0}, part[ELEMS_MAX] = {0};
+	bool is_first = true;
 
 	for (unsigned m = 0; m < o->n_members; m++) {
-		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
-			uint64_t seed = seeds[o->ranks[m][k]];
+		unsigned n_given = 0;
 
+		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
+			uint64_t seed = g->seeds[o->ranks[m][k]];
+
+			if (!g->is_given[o->ranks[m][k]])
+				continue;
 			for (uint32_t i = 0; i < n; i++) {
 				float x = float_at(seed, i);
 
-				part[i] = k ? part[i] + x : x;
+				part[i] = n_given ? part[i] + x : x;
 				weight[i] += x < 0 ? -x : x;
 			}
+			n_given++;
 		}
-		for (uint32_t i = 0; i < n; i++)
-			sum[i] = m ? sum[i] + part[i] : part[i];
+		for (uint32_t i = 0; n_given && i < n; i++)
+			sum[i] = is_first ? part[i] : sum[i] + part[i];
+		is_first = is_first && !n_given;
 	}
 	if (s->o.is_deterministic && memcmp(sum, v, n * sizeof(float)) != 0)
 		return false;
@@ -244,20 +288,20 @@ static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seed
 	return !bad;
 }
 
-static bool half_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint16_t *v)
+static bool half_is_right(const struct sim *s, unsigned t, const struct given *g, const uint16_t *v)
 {
 	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
 		int sum = 0;
 
 		for (uint32_t r = 0; r < s->o.size; r++)
-			sum += small_int_at(seeds[r], i);
-		if (!half_is(s->o.tensors[t].dtype, v[i], sum, s->o.size))
+			sum += g->is_given[r] ? small_int_at(g->seeds[r], i) : 0;
+		if (!half_is(s->o.tensors[t].dtype, v[i], sum, g->n))
 			return false;
 	}
 	return true;
 }
 
-static bool int_part_is_sum(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t i,
+static bool int_part_is_sum(const struct sim *s, unsigned t, const struct given *g, uint32_t i,
 	uint32_t members, uint32_t got)
 {
 	const struct oracle *o = &s->oracle;
@@ -266,12 +310,13 @@ static bool int_part_is_sum(const struct sim *s, unsigned t, const uint64_t *see
 
 	for (unsigned m = 0; m < o->n_members; m++)
 		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++)
-			int_fold_add(&f, int_at(seeds[o->ranks[m][k]], op, i));
+			if (g->is_given[o->ranks[m][k]])
+				int_fold_add(&f, int_at(g->seeds[o->ranks[m][k]], op, i));
 	return got == int_fold_result(&f, op);
 }
 
 static bool float_part_is_sum(
-	const struct sim *s, const uint64_t *seeds, uint32_t i, uint32_t members, float got)
+	const struct sim *s, const struct given *g, uint32_t i, uint32_t members, float got)
 {
 	const struct oracle *o = &s->oracle;
 	float sum = 0, weight = 0;
@@ -279,15 +324,18 @@ static bool float_part_is_sum(
 
 	for (unsigned m = 0; m < o->n_members; m++) {
 		float part = 0;
+		unsigned n_given = 0;
 
-		if (!(members >> m & 1))
-			continue;
-		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
-			float x = float_at(seeds[o->ranks[m][k]], i);
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++) {
+			float x = float_at(g->seeds[o->ranks[m][k]], i);
 
-			part = k ? part + x : x;
+			if (!g->is_given[o->ranks[m][k]])
+				continue;
+			part = n_given++ ? part + x : x;
 			weight += x < 0 ? -x : x;
 		}
+		if (!n_given)
+			continue;
 		sum = is_first ? part : sum + part;
 		is_first = false;
 	}
@@ -296,7 +344,7 @@ static bool float_part_is_sum(
 	return got - sum <= weight * 1e-5f && sum - got <= weight * 1e-5f;
 }
 
-static bool half_part_is_sum(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t i,
+static bool half_part_is_sum(const struct sim *s, unsigned t, const struct given *g, uint32_t i,
 	uint32_t members, uint16_t half)
 {
 	const struct oracle *o = &s->oracle;
@@ -304,14 +352,18 @@ static bool half_part_is_sum(const struct sim *s, unsigned t, const uint64_t *se
 	int sum = 0;
 
 	for (unsigned m = 0; m < o->n_members; m++)
-		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++, n++)
-			sum += small_int_at(seeds[o->ranks[m][k]], i);
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++) {
+			if (!g->is_given[o->ranks[m][k]])
+				continue;
+			sum += small_int_at(g->seeds[o->ranks[m][k]], i);
+			n++;
+		}
 	return half_is(s->o.tensors[t].dtype, half, sum, n);
 }
 
-/* Compute one block of the result (N3): a machine with several workers encodes the sum of its
- * workers once, and the server encodes the sum of the machines once. */
-static void block_result(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t block,
+/* Compute one block of the result (N3): a machine encodes the sum of several workers once, and the
+ * server encodes the sum of the machines once. */
+static void block_result(const struct sim *s, unsigned t, const struct given *g, uint32_t block,
 	uint32_t members, unsigned char *ret)
 {
 	const struct oracle *o = &s->oracle;
@@ -319,15 +371,21 @@ static void block_result(const struct sim *s, unsigned t, const uint64_t *seeds,
 	uint32_t workers = 0;
 
 	for (unsigned m = 0; m < o->n_members; m++) {
+		unsigned n_given = 0;
+
 		if (!(members >> m & 1))
 			continue;
 		memset(part, 0, sizeof(part));
-		for (unsigned k = 0; k < o->n_ranks[m]; k++, workers++) {
-			block_values_at(s, t, seeds[o->ranks[m][k]], block, v);
+		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
+			if (!g->is_given[o->ranks[m][k]])
+				continue;
+			block_values_at(s, t, g->seeds[o->ranks[m][k]], block, v);
 			for (uint32_t i = 0; i < BLOCK_VALUES; i++)
 				part[i] += v[i];
+			n_given++;
 		}
-		if (o->n_ranks[m] > 1) {
+		workers += n_given;
+		if (n_given > 1) {
 			block_encode(ret, part, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
 			block_decode(part, ret, BLOCK_VALUES, 1, DTYPE_Q4);
 		}
@@ -336,17 +394,20 @@ static void block_result(const struct sim *s, unsigned t, const uint64_t *seeds,
 	}
 	for (uint32_t i = 0; i < BLOCK_VALUES && s->o.tensors[t].op == OP_AVG && workers; i++)
 		sum[i] /= (float)workers;
-	block_encode(ret, sum, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
+	if (workers)
+		block_encode(ret, sum, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
+	else
+		memset(ret, 0, dtype_bytes(DTYPE_Q4));
 }
 
-static bool blocks_are_right(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t first,
+static bool blocks_are_right(const struct sim *s, unsigned t, const struct given *g, uint32_t first,
 	uint32_t n, uint32_t members, const unsigned char *v)
 {
 	size_t elem = dtype_bytes(DTYPE_Q4);
 	unsigned char want[BLOCK_VALUES];
 
 	for (uint32_t b = first; b < first + n; b++) {
-		block_result(s, t, seeds, b, members, want);
+		block_result(s, t, g, b, members, want);
 		if (memcmp(v + b * elem, want, elem) != 0)
 			return false;
 	}
@@ -356,23 +417,21 @@ static bool blocks_are_right(const struct sim *s, unsigned t, const uint64_t *se
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v)
 {
-	uint64_t seeds[RANKS_MAX];
-	bool is_sum = true;
+	struct given g = given_values(s, t, round);
+	bool is_sum = !(members & oracle_abstained_members(s, t, round));
 
-	seeds_of(s, t, round, seeds);
-	if (dtype_is_block(s->o.tensors[t].dtype))
-		return blocks_are_right(s, t, seeds, first, n, members, v);
+	if (is_sum && dtype_is_block(s->o.tensors[t].dtype))
+		return blocks_are_right(s, t, &g, first, n, members, v);
 	for (uint32_t i = first; is_sum && i < first + n; i++) {
 		switch (s->o.tensors[t].dtype) {
 		case DTYPE_I32:
-			is_sum = int_part_is_sum(s, t, seeds, i, members, ((const uint32_t *)v)[i]);
+			is_sum = int_part_is_sum(s, t, &g, i, members, ((const uint32_t *)v)[i]);
 			break;
 		case DTYPE_F32:
-			is_sum = float_part_is_sum(s, seeds, i, members, ((const float *)v)[i]);
+			is_sum = float_part_is_sum(s, &g, i, members, ((const float *)v)[i]);
 			break;
 		default:
-			is_sum =
-				half_part_is_sum(s, t, seeds, i, members, ((const uint16_t *)v)[i]);
+			is_sum = half_part_is_sum(s, t, &g, i, members, ((const uint16_t *)v)[i]);
 		}
 	}
 	return is_sum;
@@ -380,19 +439,18 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 
 static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void *v)
 {
-	uint64_t seeds[RANKS_MAX];
+	struct given g = given_values(s, t, round);
 
-	seeds_of(s, t, round, seeds);
 	switch (s->o.tensors[t].dtype) {
 	case DTYPE_I32:
-		return s->o.tensors[t].op == OP_SUM ? int_sum_is_right(s, t, seeds, v)
-						    : int_is_right(s, t, seeds, v);
+		return s->o.tensors[t].op == OP_SUM ? int_sum_is_right(s, t, &g, v)
+						    : int_is_right(s, t, &g, v);
 	case DTYPE_F32:
-		return float_is_right(s, t, seeds, v);
+		return float_is_right(s, t, &g, v);
 	case DTYPE_Q4:
-		return blocks_are_right(s, t, seeds, 0, s->o.tensors[t].n_elems, UINT32_MAX, v);
+		return blocks_are_right(s, t, &g, 0, s->o.tensors[t].n_elems, UINT32_MAX, v);
 	default:
-		return half_is_right(s, t, seeds, v);
+		return half_is_right(s, t, &g, v);
 	}
 }
 
@@ -400,7 +458,7 @@ void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t roun
 	const void *bytes, uint32_t workers)
 {
 	struct result *r = &s->oracle.results[t][round];
-	uint32_t crc = a->tensors[t].crc[round & 1];
+	uint32_t crc = a->tensors[t].crc[round & 1], n_given = given_values(s, t, round).n;
 
 	s->tot->rounds++;
 	trace(s, "%s: round %llu of tensor %u is done", a->node.name, (unsigned long long)round, t);
@@ -408,9 +466,9 @@ void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t roun
 		elastic_result(s, a, t, round, bytes);
 		return;
 	}
-	if (workers != s->o.size)
+	if (workers != n_given)
 		violation(s, "I4: %s tensor %u round %llu: sum of %u workers, not of %u",
-			a->node.name, t, (unsigned long long)round, workers, s->o.size);
+			a->node.name, t, (unsigned long long)round, workers, n_given);
 	if (r->is_known && r->crc != crc)
 		violation(s,
 			"I2: %s tensor %u round %llu: bytes differ from those of another agent",

@@ -21,17 +21,14 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 		.shape = shape_from_dtype_and_count(
 			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values),
 		.part_elems = ts->part_elems};
-	struct member_set members;
-	uint32_t least, most;
 	uint64_t round;
 
 	agent_tensor_attach(a, t);
 	if (ts->is_planned && agt_tensor_plan(ts->t, &plan) < 0)
 		violation(a->s, "%s rejects the state of its previous process", a->node.name);
 	round = agt_tensor_round(ts->t);
-	agt_tensor_contributors(ts->t, &members, &least, &most);
 	if (round > ts->round)
-		agent_done(a, ts, round, 0, least);
+		agent_done(a, ts, round, 0, agt_tensor_contributors(ts->t).least);
 	return ts->t;
 }
 

@@ -159,8 +159,9 @@ struct sim_options {
 	/* 1 + index of the agent whose workers finish before the last round; 0: none */
 	unsigned leaver;
 	uint32_t grace_ms;
-	uint32_t slow_permille; /* how many of 1000 submissions are delayed */
-	bool has_near;          /* some agents and servers share a host */
+	uint32_t slow_permille;    /* how many of 1000 submissions are delayed */
+	uint32_t abstain_permille; /* how many of 1000 submissions have no values */
+	bool has_near;             /* some agents and servers share a host */
 	bool is_elastic;
 	/* workers may leave while they wait for admission; new workers then replace them */
 	bool has_unjoins;
@@ -643,6 +644,10 @@ struct oracle {
 };
 uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
+/* Return whether the rank abstains from the round. */
+bool oracle_abstains(const struct sim *s, unsigned t, uint32_t rank, uint64_t round);
+/* Return a bit mask of the members whose ranks all abstain from the round. */
+uint32_t oracle_abstained_members(const struct sim *s, unsigned t, uint64_t round);
 void oracle_job(struct sim *s, const struct ctl_job *job);
 void oracle_plan(struct sim *s, const struct ctl_plan *plan);
 /* Check that the sum of a delivered result is right, and that all agents have the same result. */
@@ -683,9 +688,9 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 
 struct sim_totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, eager,
-		eager_reads, thrown, loans, views, rounds, faults[F_COUNT], failed_jobs, virtual_ns,
-		lives, restarts, drains, leaves, guest_rounds, lies, tasks, slowest_ns,
-		slowest_seed;
+		eager_reads, thrown, loans, views, rounds, abstentions, faults[F_COUNT],
+		failed_jobs, virtual_ns, lives, restarts, drains, leaves, guest_rounds, lies, tasks,
+		slowest_ns, slowest_seed;
 };
 
 struct sim_queue {

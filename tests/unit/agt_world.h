@@ -91,7 +91,7 @@ static inline void round_done(void *ctx, void *user, uint64_t round, int status,
 	w->done_workers = workers;
 	if (w->submits_again) {
 		w->submits_again = false;
-		assert_int_equal(agt_tensor_submit(w->t[0], 0, round + 1, OP_SUM, 0), 0);
+		assert_int_equal(agt_tensor_submit(w->t[0], 0, round + 1, OP_SUM, 0, false), 0);
 	}
 }
 
@@ -361,7 +361,7 @@ static inline void submit(
 
 	for (size_t e = 0; w->dtype == DTYPE_F32 && e < (size_t)w->n_elems * w->n_parts; e++)
 		v[e] = input(worker, r, e);
-	assert_int_equal(agt_tensor_submit(w->t[t], worker, r, OP_SUM, priority), 0);
+	assert_int_equal(agt_tensor_submit(w->t[t], worker, r, OP_SUM, priority, false), 0);
 	check(w);
 }
 

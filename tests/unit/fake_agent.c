@@ -280,17 +280,28 @@ static void fake_put_integer(uint8_t dtype, char *out, uint64_t e, int64_t v)
 	}
 }
 
+/* Return the number of trainers whose values are in the round. */
+static uint32_t fake_n_givers(const struct fake_agent *f, uint32_t idx)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < f->size; i++)
+		n += !f->trainers[i].slots[idx].abstains;
+	return n;
+}
+
 static void fake_sum_integers(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx, char *out)
 {
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
 		uint64_t sum = 0; /* an overflow wraps around, as in the servers */
-		int64_t value, n = (int64_t)f->size;
+		int64_t value, n = fake_n_givers(f, idx);
 
 		for (uint32_t i = 0; i < f->size; i++)
-			sum += (uint64_t)fake_get_integer(
-				ft->dtype, f->trainers[i].slots[idx].in, e);
+			if (!f->trainers[i].slots[idx].abstains)
+				sum += (uint64_t)fake_get_integer(
+					ft->dtype, f->trainers[i].slots[idx].in, e);
 		value = (int64_t)sum;
-		if (ft->op == OP_AVG)
+		if (ft->op == OP_AVG && n)
 			value = value / n - (value % n < 0);
 		fake_put_integer(ft->dtype, out, e, value);
 	}
@@ -308,8 +319,11 @@ static void fake_sum(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx,
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
 		sum = 0;
 		for (uint32_t i = 0; i < f->size; i++)
-			sum += fake_get(ft->dtype, f->trainers[i].slots[idx].in, e);
-		fake_put(ft->dtype, out, e, ft->op == OP_AVG ? sum / f->size : sum);
+			if (!f->trainers[i].slots[idx].abstains)
+				sum += fake_get(ft->dtype, f->trainers[i].slots[idx].in, e);
+		if (ft->op == OP_AVG && fake_n_givers(f, idx))
+			sum /= fake_n_givers(f, idx);
+		fake_put(ft->dtype, out, e, sum);
 	}
 }
 
@@ -318,6 +332,7 @@ static void fake_done(struct fake_trainer *t, uint32_t idx, int status, uint32_t
 	struct fake_slot *s = &t->slots[idx];
 
 	s->done = s->submitted;
+	local_set_contributors(t->c, SQ_ENTRIES, idx, workers, s->abstains, false);
 	local_complete_round(t->c, SQ_ENTRIES, idx, s->done, status, workers);
 	local_done_wake(t->c);
 }
@@ -343,7 +358,7 @@ static void fake_complete(struct fake_agent *f, uint32_t idx)
 	}
 	fake_sum(f, ft, idx, round);
 	for (uint32_t i = 0; i < f->size; i++)
-		fake_done(&f->trainers[i], idx, 0, f->size);
+		fake_done(&f->trainers[i], idx, 0, fake_n_givers(f, idx));
 }
 
 static void fake_pop(struct fake_agent *f, struct fake_trainer *t)
@@ -352,6 +367,7 @@ static void fake_pop(struct fake_agent *f, struct fake_trainer *t)
 
 	while (local_sq_pop(t->c, SQ_ENTRIES, &t->head, &e)) {
 		t->slots[e.tensor].submitted = e.round;
+		t->slots[e.tensor].abstains = e.flags & LOCAL_ABSTAINS;
 		t->last_priority[e.tensor] = e.priority;
 		f->tensors[e.tensor].op = e.op;
 		atomic_fetch_add(&f->submissions, 1);

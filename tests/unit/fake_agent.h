@@ -39,6 +39,7 @@ struct fake_tensor {
 struct fake_slot {
 	char *in;
 	uint64_t submitted, done;
+	bool abstains; /* the submission has no values */
 	bool has_out;
 };
 

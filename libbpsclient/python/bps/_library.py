@@ -14,7 +14,7 @@ SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR = range(8)
 # Names of the reductions, indexed by SUM, PROD, ...
 OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 PRIORITY_AUTO = -(2**31)
-ABI = 3  # version of the structures below, equal to BPS_ABI in bps.h
+ABI = 4  # version of the structures below, equal to BPS_ABI in bps.h
 
 # Maps the name of an element type to the number that the library uses and to a NumPy type. NumPy
 # has no bf16, so each bf16 value is accessed as a uint16. For q8, q4 and sign see BLOCKS.
@@ -165,7 +165,8 @@ class WorkerStruct(ctypes.Structure):
 
 class Worker(NamedTuple):
     """A worker of the job. ``is_lost``: the job continued without the worker.
-    ``is_missing``: at least one partition of the tensor's last sum lacks the worker's values."""
+    ``is_missing``: at least one partition of the tensor's last sum lacks the values of the worker's
+    machine."""
 
     rank: int
     is_lost: bool
@@ -180,6 +181,8 @@ class InfoStruct(ctypes.Structure):
         ("round", ctypes.c_uint64),
         ("contributors", ctypes.c_uint32),
         ("contributors_most", ctypes.c_uint32),
+        ("is_mine_missing", ctypes.c_int32),
+        ("is_late", ctypes.c_int32),
     ]
 
 
@@ -187,11 +190,16 @@ class Info(NamedTuple):
     """The number of a tensor's last completed round, and how many workers contributed to the round.
     A tensor is summed in partitions. The number of workers that contributed can differ between the
     partitions. ``contributors`` is the smallest of these numbers, ``contributors_most`` is the
-    largest."""
+    largest. ``is_mine_missing``: this worker abstained, or at least one partition was complete
+    without this worker's machine (backup machines). ``is_late``: at least one partition was being
+    summed, or was complete, when this worker's machine took part, so the other workers are ahead.
+    """
 
     round: int
     contributors: int
     contributors_most: int
+    is_mine_missing: bool
+    is_late: bool
 
 
 class TrafficStruct(ctypes.Structure):
@@ -267,6 +275,7 @@ def load() -> ctypes.CDLL:
         ("push_pull", int_, [ptr, int_, i32]),
         ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
         ("push_pull_group", int_, [ptr, size_t, int_, i32]),
+        ("abstain", int_, [ptr, int_, i32]),
         ("poll", int_, [ptr]),
         ("wait", int_, [ptr, u32]),
         ("wait_intr", int_, [ptr, u32, ptr]),

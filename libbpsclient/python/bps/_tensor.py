@@ -261,14 +261,20 @@ class Tensor:
 
     @property
     def info(self) -> Info:
-        """The last completed round, and the number of workers that contributed to it."""
+        """The last completed round, and whose values are in it."""
         raw = InfoStruct()
         check(lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
-        return Info(raw.round, raw.contributors, raw.contributors_most)
+        return Info(
+            raw.round,
+            raw.contributors,
+            raw.contributors_most,
+            bool(raw.is_mine_missing),
+            bool(raw.is_late),
+        )
 
     def contributor_list(self) -> list[Worker]:
-        """Return the workers of the job. ``is_missing`` is set for each worker whose values are
-        missing in some part of this tensor's last round."""
+        """Return the workers of the job. ``is_missing`` is set for each worker whose machine's
+        values are missing in some part of this tensor's last round."""
         return workers_of(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
@@ -285,6 +291,26 @@ class Tensor:
                 error with which the job failed.
         """
         check(lib.bps_push_pull(self.handle, op, priority))
+
+    def abstain(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
+        """Take part in the next round without values, and return at once.
+
+        The round does not wait for this worker. Its result has the values of the other workers; an
+        average is divided by the number of workers that gave values. If all workers abstain, the
+        result is zeros, for every operation.
+
+        Args:
+            op (int): the operation of the workers that submit values, see :meth:`push_pull`.
+            priority (int): see :meth:`push_pull`.
+
+        Raises:
+            Error: those of :meth:`push_pull`.
+
+        Example:
+            >>> t.push_pull(bps.AVG) if has_batch else t.abstain(bps.AVG)
+            >>> mean = t.wait()
+        """
+        check(lib.bps_abstain(self.handle, op, priority))
 
     def push_pull_copy(
         self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO

@@ -184,6 +184,82 @@ static void job_of_one_worker_averages_without_a_companion(void **state)
 
 /* ---- errors ---- */
 
+static void abstain_and_submit(struct bps_tensor *t[2], unsigned abstains)
+{
+	for (unsigned w = 0; w < 2; w++)
+		assert_int_equal(abstains >> w & 1
+					 ? bps_abstain(t[w], BPS_AVG, BPS_PRIORITY_AUTO)
+					 : bps_push_pull(t[w], BPS_AVG, BPS_PRIORITY_AUTO),
+			0);
+	for (unsigned w = 0; w < 2; w++)
+		assert_int_equal(bps_wait(t[w], 0), 0);
+}
+
+static void average_of_integers_is_that_of_the_workers_that_do_not_abstain(void **state)
+{
+	static const enum bps_dtype dtypes[] = {BPS_U8, BPS_I64};
+	static const unsigned abstains[] = {0, 2, 1, 3, 0};
+	static const int64_t want[] = {150, 100, 200, 0, 150};
+
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct fake_agent *f = fake_agent_new();
+		struct bps_tensor *t[2];
+		struct bps_info info;
+		struct bps *b[2];
+
+		fake_agent_start(f);
+		open_two(f, b);
+		declare_both(b, dtypes[k], 1, t);
+		for (unsigned r = 0; r < sizeof(abstains) / sizeof(abstains[0]); r++) {
+			for (int w = 0; w < 2; w++) {
+				if (dtypes[k] == BPS_U8)
+					*(uint8_t *)bps_input(t[w]) = (uint8_t)(100 + 100 * w);
+				else
+					*(int64_t *)bps_input(t[w]) = 100 + 100 * w;
+			}
+			abstain_and_submit(t, abstains[r]);
+			for (unsigned w = 0; w < 2; w++) {
+				const void *out = bps_output(t[w]);
+
+				assert_int_equal(dtypes[k] == BPS_U8 ? *(const uint8_t *)out
+								     : *(const int64_t *)out,
+					want[r]);
+				assert_int_equal(bps_tensor_info(t[w], &info), 0);
+				assert_int_equal(info.is_mine_missing, abstains[r] >> w & 1);
+				assert_int_equal(
+					info.contributors, 2 - __builtin_popcount(abstains[r]));
+			}
+		}
+		for (int w = 0; w < 2; w++)
+			bps_abort(b[w]);
+		fake_agent_free(f);
+	}
+}
+
+static void job_of_one_worker_that_abstains_gets_zeros(void **state)
+{
+	struct bps_tensor *t;
+	struct bps_info info;
+	struct bps *b;
+
+	(void)state;
+	unsetenv("BPS_FORCE_DISTRIBUTED");
+	assert_int_equal(bps_open(NULL, &b), 0);
+	assert_int_equal(bps_declare(b, "t", BPS_F32, 1, &t), 0);
+	for (int r = 0; r < 4; r++) {
+		*(float *)bps_input(t) = 7;
+		assert_int_equal(
+			r % 2 ? bps_abstain(t, BPS_AVG, 0) : bps_push_pull(t, BPS_AVG, 0), 0);
+		assert_int_equal(bps_wait(t, 0), 0);
+		assert_true(*(const float *)bps_output(t) == (r % 2 ? 0 : 7));
+		assert_int_equal(bps_contributors(t), !(r % 2));
+		assert_int_equal(bps_tensor_info(t, &info), 0);
+		assert_int_equal(info.is_mine_missing, r % 2);
+	}
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
 static void group_with_an_average_that_is_refused_submits_nothing(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -302,6 +378,8 @@ static void names_of_companions_cannot_be_declared_and_must_fit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(average_of_integers_is_that_of_the_workers_that_do_not_abstain),
+		cmocka_unit_test(job_of_one_worker_that_abstains_gets_zeros),
 		T(average_is_the_floor_of_the_exact_mean_for_every_integer_type),
 		T(sums_and_averages_of_one_tensor_may_follow_each_other),
 		T(average_is_delivered_as_a_copy_by_wait_and_by_poll),

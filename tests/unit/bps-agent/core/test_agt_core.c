@@ -159,7 +159,7 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
 		memcpy(w->a->in[i], i ? &tiny : &one, 2);
-		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_SUM, 0), 0);
+		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_SUM, 0, false), 0);
 	}
 	work(w);
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
@@ -180,7 +180,7 @@ static void job_of_one_machine_needs_no_server(void **state)
 
 		for (size_t e = 0; e < 4 * LARGE; e++)
 			v[e] = input(i, 1, e);
-		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0), 0);
+		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0, false), 0);
 	}
 	work(w);
 	assert_int_equal(w->n_done, 1);
@@ -215,7 +215,7 @@ static void average_of_f16_sends_the_mean_of_the_machine(void **state)
 	for (unsigned i = 0; i < 12; i++) {
 		put_half(w->a->in[i], 60000);
 		put_half(w->a->in[i] + 2, i % 2 ? 65504 : -65504);
-		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0), 0);
+		assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0, false), 0);
 	}
 	work(w);
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
@@ -236,7 +236,7 @@ static void average_of_f16_weights_groups_of_gpus(void **state)
 
 		(void)state;
 		for (unsigned i = 0; i < 4; i++)
-			assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0), 0);
+			assert_int_equal(agt_tensor_submit(w->t[0], i, 1, OP_AVG, 0, false), 0);
 		put_half(w->a->in[0], 60000);
 		put_half(w->a->in[1], 40000);
 		assert_int_equal(agt_part_staged(w->t[0], 0, 1), 0);
@@ -294,16 +294,16 @@ static void submissions_out_of_order_are_refused(void **state)
 	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 2);
 
 	(void)state;
-	assert_int_equal(agt_tensor_submit(w->t[0], 0, 2, OP_SUM, 0), BPS_EBUSY);
-	assert_int_equal(agt_tensor_submit(w->t[0], 0, 0, OP_SUM, 0), BPS_EBUSY);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 2, OP_SUM, 0, false), BPS_EBUSY);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 0, OP_SUM, 0, false), BPS_EBUSY);
 	submit(w, 0, 0, 1, 0);
-	assert_int_equal(agt_tensor_submit(w->t[0], 0, 1, OP_SUM, 0), BPS_EBUSY);
-	assert_int_equal(agt_tensor_submit(w->t[0], 0, 2, OP_SUM, 0), BPS_EBUSY);
-	assert_int_equal(agt_tensor_submit(w->t[0], 1, 1, OP_MAX, 0), BPS_EMISMATCH);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 1, OP_SUM, 0, false), BPS_EBUSY);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 2, OP_SUM, 0, false), BPS_EBUSY);
+	assert_int_equal(agt_tensor_submit(w->t[0], 1, 1, OP_MAX, 0, false), BPS_EMISMATCH);
 	assert_int_equal(w->t[0]->submitted[0], 1);
 	assert_int_equal(w->t[0]->submitted[1], 0);
 	submit(w, 0, 1, 1, 0);
-	assert_int_equal(agt_tensor_submit(w->t[0], 1, 2, OP_SUM, 0), BPS_EBUSY);
+	assert_int_equal(agt_tensor_submit(w->t[0], 1, 2, OP_SUM, 0, false), BPS_EBUSY);
 	work(w);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	world_free(w);
@@ -446,12 +446,13 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 		 * error. The first call that submits a new round returns 0, and the new round ends
 		 * at once. */
 		if (k == 1)
-			assert_int_equal(
-				agt_tensor_submit(w->t[0], 1, 1, OP_SUM, 0), BPS_EAGENT_LOST);
-		assert_int_equal(agt_tensor_submit(w->t[0], 0, n + 1, OP_SUM, 0), 0);
+			assert_int_equal(agt_tensor_submit(w->t[0], 1, 1, OP_SUM, 0, false),
+				BPS_EAGENT_LOST);
+		assert_int_equal(agt_tensor_submit(w->t[0], 0, n + 1, OP_SUM, 0, false), 0);
 		assert_int_equal(w->n_done, n + 1);
 		assert_int_equal(w->done_round, n + 1);
-		assert_int_equal(agt_tensor_submit(w->t[0], 1, n + 1, OP_SUM, 0), BPS_EAGENT_LOST);
+		assert_int_equal(
+			agt_tensor_submit(w->t[0], 1, n + 1, OP_SUM, 0, false), BPS_EAGENT_LOST);
 		assert_int_equal(w->n_done, n + 1);
 		check(w);
 		if (k != 3)
@@ -605,8 +606,8 @@ static void random_messages_keep_the_invariants(void **state)
 				tick(w, (uint64_t)rand() % 2000);
 				break;
 			case 2:
-				agt_tensor_submit(
-					w->t[0], worker, w->t[0]->submitted[worker] + 1, OP_SUM, 0);
+				agt_tensor_submit(w->t[0], worker, w->t[0]->submitted[worker] + 1,
+					OP_SUM, 0, false);
 				break;
 			case 3:
 				agt_core_run_queued_work(w->core);

@@ -84,7 +84,7 @@ static void device_round_is_done_when_its_sums_are_on_the_devices(void **state)
 			assert_int_equal(w->n_unstaged, 2 * (r - 1) + part + 1);
 		}
 		assert_int_equal(w->n_done, r - 1);
-		assert_int_equal(agt_tensor_submit(w->t[0], 0, r + 1, OP_SUM, 0), BPS_EBUSY);
+		assert_int_equal(agt_tensor_submit(w->t[0], 0, r + 1, OP_SUM, 0, false), BPS_EBUSY);
 		assert_int_equal(agt_tensor_unstaged(w->t[0], r + 1), -EINVAL);
 		assert_int_equal(agt_tensor_unstaged(w->t[0], r), 0);
 		check(w);

@@ -70,7 +70,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.contrib.op = OP_COUNT;
 			break;
 		case 3:
-			m.contrib.workers = 0;
+			m.contrib.workers = UINT32_MAX;
 			break;
 		case 4:
 			m.contrib.workers++;
@@ -98,7 +98,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			member_set_del(&m.result.contributors, 2);
 			break;
 		case 11:
-			m.result.workers = 0;
+			m.len = 4;
 			break;
 		default:
 			is_harmless = true;

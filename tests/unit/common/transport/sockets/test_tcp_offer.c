@@ -6,8 +6,12 @@
 
 #define LEN 20000
 
-static const struct wire_msg offer = {
-	.type = WIRE_CONTRIB, .round = 1, .segment = 3, .offset = 4096, .len = LEN};
+static const struct wire_msg offer = {.type = WIRE_CONTRIB,
+	.round = 1,
+	.segment = 3,
+	.offset = 4096,
+	.len = LEN,
+	.contrib.workers = 1};
 
 static void say(const struct raw_conn *p, bool is_eager)
 {
