@@ -42,8 +42,9 @@ def _broadcast(
     `root` overwrite those of the other workers."""
     values = consecutive([as_bytes(flat) for flat in flats])
     given, taken = (values, []) if rt.job.rank == root else ([], values)
-    options = {"needed": [root], **MOVE}
-    return sum_parts(rt, torch.uint8, Sum, given, taken, length(values), agreement, **options)
+    n_bytes = length(values)
+    options = {"owners": [(root, 0, n_bytes)], **MOVE}
+    return sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
 
 
 def broadcast_all_(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import itertools
 import queue
 import struct
 import threading
@@ -52,12 +53,15 @@ def _sum_bytes(
     rt: Runtime,
     given: Sequence[Part],
     taken: Sequence[Part],
-    n_bytes: int,
+    lengths: Sequence[int],
     agreement: Operation | None,
 ) -> list[Operation]:
-    """Submit bytes for a sum that must contain all workers' values, see :func:`sum_parts`."""
-    options = {"needed": range(rt.job.size), **MOVE}
-    return sum_parts(rt, torch.uint8, SUM, given, taken, n_bytes, agreement, **options)
+    """Submit bytes for a sum that must contain all workers' values, see :func:`sum_parts`. The
+    workers' bytes follow each other by rank; ``lengths`` has their numbers."""
+    ends = [*itertools.accumulate(lengths)]
+    owners = [(rank, end - n, end) for rank, (n, end) in enumerate(zip(lengths, ends))]
+    options = {"owners": owners, **MOVE}
+    return sum_parts(rt, torch.uint8, SUM, given, taken, ends[-1], agreement, **options)
 
 
 class Gather(Handle):
@@ -111,7 +115,7 @@ class Gather(Handle):
         taken = [(0, self._described)]
         with rt.submission():
             agreement = rt.agree(KINDS[what], f"{self._title} of {len(numbers)} numbers and rows")
-            parts = _sum_bytes(rt, given, taken, n * size, agreement)
+            parts = _sum_bytes(rt, given, taken, [n] * size, agreement)
             self._first: list[Operation] = [agreement, *parts]
             self._line = Line.of(rt)
             self._line.add(self, is_async)
@@ -193,7 +197,7 @@ class Gather(Handle):
         given = [(first * row_bytes, as_bytes(flatten(source)))]
         taken = [(0, as_bytes(flatten(self._output)))]
         with rt.submission(is_compared=True):
-            return _sum_bytes(rt, given, taken, n_bytes, None)
+            return _sum_bytes(rt, given, taken, [n * row_bytes for n in self.rows], None)
 
 
 class Line:

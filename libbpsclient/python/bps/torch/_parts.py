@@ -1,7 +1,8 @@
 """Sum memory over all workers. The memory consists of parts of tensors.
 
 Collectives that only move values also use such a sum. Each worker fills its own parts of the memory
-with values, and all other parts with zeros. So the sum consists of the workers' values.
+with values, and the rest with zeros. So the sum consists of the workers' values. The memory is sent
+in pieces. A worker abstains from the pieces that have none of its values.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_values": 1 << 20}
 
 # Offset of a flat tensor in the memory of an operation, as a number of elements, and the tensor.
 Part = tuple[int, torch.Tensor]
+# Rank of a worker, and the first element and the end of its values in the memory of an operation.
+Owner = tuple[int, int, int]
 
 
 def consecutive(tensors: Sequence[torch.Tensor]) -> list[Part]:
@@ -63,13 +66,14 @@ def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice,
 
 
 def _check_contributors(rt: Runtime, slot: Slot, needed: Sequence[int]) -> None:
-    """Check that the result in a slot has the values of the needed workers. In a job that may
-    shrink, a sum can be complete without a lost worker, whose values are then missing.
+    """Check that the result in a slot has the values of the needed workers; all others abstain. In
+    a job that may shrink, a sum can be complete without a lost worker, whose values are then
+    missing.
 
     Raises:
         Error: a needed worker's values are missing. All workers raise this error, or none does.
     """
-    if slot.tensor.contributors == slot.tensor.job.size:
+    if slot.tensor.contributors == len(needed):
         return
     for worker in slot.tensor.contributor_list():
         if worker.is_missing and worker.rank in needed:
@@ -141,7 +145,7 @@ def sum_parts(
     n_values: int,
     agreement: Operation | None,
     has_own_slot: bool = False,
-    needed: Sequence[int] = (),
+    owners: Sequence[Owner] = (),
     priority: int = PRIORITY_AUTO,
     piece_values: int | None = None,
 ) -> list[Operation]:
@@ -152,14 +156,14 @@ def sum_parts(
         wire (torch.dtype or str): type of the values, one of NAMES, or a block type in which they
             are sent.
         op (int): the reduction, for example bps.SUM.
-        given: parts of the memory that this worker fills. All other parts are zeros.
+        given: parts of the memory that this worker fills. It adds nothing to all other parts.
         taken: parts of the memory to which the result is copied.
         n_values (int): number of values of the memory.
         agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
             returned operations fail, too.
         has_own_slot (bool): use a slot of n_values values if :meth:`Slots.own` has one.
-        needed: ranks of the workers whose values the result must contain. If another worker is
-            lost, its values may be missing from the sum.
+        owners: for a collective that moves values, whose values the memory consists of. If the
+            values of one of these workers are missing, the operations fail.
         priority (int): memory with a larger priority is sent first.
         piece_values (int, optional): largest number of values to request for one piece from
             :meth:`Slots.piece`; None: no limit except the largest of bps._slots.PIECES.
@@ -173,11 +177,12 @@ def sum_parts(
         slot = slot or rt.slots.piece(kind, op, min(n_values - start, piece_values or n_values))
         n = min(n_values - start, slot.tensor.n_values)
         pieces = list(_overlap(given, start, n))
-        if kind in BLOCKS:
-            _encode(slot, pieces, n)
+        if not pieces:
+            slot.tensor.abstain(op, priority)
         else:
-            _write(slot, pieces, n)
-        slot.tensor.push_pull(op, priority)
+            (_encode if kind in BLOCKS else _write)(slot, pieces, n)
+            slot.tensor.push_pull(op, priority)
+        needed = [rank for rank, first, end in owners if first < start + n and start < end]
         collect = _collector(rt, slot, list(_overlap(taken, start, n)), needed)
         operations.append(Operation(slot, collect, agreement))
         start += n
