@@ -50,6 +50,7 @@ FRONTENDS = {
         "errors": ALONE,
         "forked": ALONE,
         "interactive": ALONE,
+        "late": ALONE,
         "leaving": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "trainers": ("2x1",),

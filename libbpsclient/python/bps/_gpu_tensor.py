@@ -10,6 +10,7 @@ from bps._library import (
     PRIORITY_AUTO,
     SUM,
     Error,
+    InfoStruct,
     check,
     lib,
     milliseconds,
@@ -73,6 +74,13 @@ class GpuTensor:
     def contributors(self) -> int:
         """Number of workers whose values are in the last completed round."""
         return lib.bps_contributors(self.handle)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the last completed round did not wait for this worker's machine."""
+        raw = InfoStruct()
+        check(lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
+        return bool(raw.is_late)
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
         """Submit for reduction the values that the tensor will have when the stream has completed

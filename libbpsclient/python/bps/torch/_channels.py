@@ -61,6 +61,15 @@ class _SharedChannel:
         """Submit the input."""
         self._slot.tensor.push_pull(op)
 
+    def abstain(self, op: int) -> None:
+        """Take part in the next exchange without values."""
+        self._slot.tensor.abstain(op)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the last exchange did not wait for this worker's machine."""
+        return self._slot.tensor.info.is_late
+
     def poll(self) -> bool:
         """Return whether no exchange is in flight."""
         return self._slot.tensor.poll()
@@ -90,14 +99,26 @@ class PickChannel(_SharedChannel):
 
     def encode(self, first: int, values: torch.Tensor, factor: float) -> None:
         """Write values, multiplied by a factor, to the input. `first` is 0."""
-        tensor, n = self._slot.tensor, values.numel()
-        k = tensor.n_values - 1
-        given = (self._coding.seed, tensor.name, self._n_steps())
-        self._at = positions(*given, n, k, 0, k)
+        n = self._n_values = values.numel()
+        k = self._choose()
         name = self._residual_name
         residual = None if name is None else residual_of(name, n)
         array = values.detach().to("cpu", torch.float32).numpy()
         take(self._input[:k], array, factor, self._at, residual)
+
+    def _choose(self) -> int:
+        """Choose the positions of the next exchange. Return how many there are."""
+        tensor = self._slot.tensor
+        k = tensor.n_values - 1
+        given = (self._coding.seed, tensor.name, self._n_steps())
+        self._at = positions(*given, self._n_values, k, 0, k)
+        return k
+
+    def abstain(self, op: int) -> None:
+        """Take part in the next exchange without values, after an earlier :meth:`encode`."""
+        self._choose()
+        super().abstain(op)
+        self._steps = (self._runtime.n_restarts, self._n_steps() + 1)
 
     def _n_steps(self) -> int:
         """Return the number of exchanges, the same at all workers."""
@@ -365,6 +386,19 @@ class GpuChannel:
         # Raises an error if the job is closed, because the channel's memory is then unmapped.
         self.check = job.check_mapped
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the last complete exchange did not wait for this worker's machine."""
+        return self._tensor.is_late
+
+    def abstain(self, op: int) -> None:
+        """Raise an error: a worker cannot abstain from a sum in GPU memory.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("a worker cannot abstain from sums of gradients in GPU memory")
+
     def push(self, op: int) -> None:
         """Submit the values that the channel will have when the current stream has completed all
         earlier work."""
@@ -419,6 +453,12 @@ class LonelyChannel:
 
     def check(self) -> None:
         """Do nothing, because PyTorch has allocated the memory, and the memory stays valid."""
+
+    is_late = False  # no other worker can be ahead
+
+    def abstain(self, op: int) -> None:
+        """Let the result be zeros, which is the sum of no worker."""
+        self.input.zero_()
 
     def push(self, op: int) -> None:
         """Do nothing, because the average or the sum over one worker is the worker's own values."""

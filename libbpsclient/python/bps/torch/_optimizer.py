@@ -4,8 +4,9 @@ broadcast parameters and the optimizer's state."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_is_synchronized: bool
     _bps_is_scaled = False  # GradScaler.step() has reduced the gradients
     _bps_skips: bool
+    _bps_n_caught_up: int
     _bps_cross: CrossBarrier | None
 
     def synchronize(self) -> None:
@@ -145,7 +147,70 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_synchronized")
         state = {**self._bps_base.__getstate__(self), **{name: getattr(self, name) for name in own}}
         state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_skips": False}
+        state |= {"_bps_n_caught_up": 0}
         return _new, (self._bps_base,), state
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last step did not wait for this worker's machine, because the other workers
+        are ahead. Always False in jobs without backup machines. See :meth:`catch_up`."""
+        return self._bps_reducer is not None and self._bps_reducer.is_behind
+
+    @property
+    def n_caught_up(self) -> int:
+        """Number of steps in which :meth:`catch_up` has taken part without gradients."""
+        return self._bps_n_caught_up
+
+    def catch_up(self, step: Callable[[], Any] | None = None) -> int:
+        """Reach the step of the other workers, after this worker's machine was late.
+
+        In a job with backup machines, a round does not wait for a late machine. After one stall,
+        the machine would compute each later step too late. So it takes part in the next steps
+        without gradients, and applies the other workers' averages, until they wait for it again. It
+        is at most two steps behind. Parameters stay equal at all workers. The number of these steps
+        is logged.
+
+        Args:
+            step (callable, optional): applies the averages in ``.grad``; by default :meth:`step`.
+                Pass what the program does after each backward pass: clip gradients, call
+                ``scaler.step(optimizer)`` and ``scaler.update()``, ``scheduler.step()``.
+
+        Returns:
+            int: number of steps. Count them, so that all workers run the same number of steps.
+
+        Raises:
+            RuntimeError: the optimizer has ``cross_barrier=True``, or the call comes between
+                backward() and step().
+            NotImplementedError: gradients are in GPU memory.
+
+        Example::
+
+            >>> while n < n_steps:
+            ...     if optimizer.is_behind:
+            ...         n += optimizer.catch_up()
+            ...         continue
+            ...     loss(next(batches)).backward()
+            ...     optimizer.step()
+            ...     n += 1
+        """
+        reducer = self._bps_connect()
+        if self._bps_cross is not None:
+            raise RuntimeError("catch_up() needs an optimizer with cross_barrier=False")
+        n = 0
+        while reducer is not None and reducer.is_behind:
+            reducer.abstain()
+            with self.skip_synchronize():
+                (step or self.step)()
+            n += 1
+        self._bps_n_caught_up += n
+        if n:
+            logging.getLogger("bps").warning(
+                "rank %d was late and took part in %d steps without its gradients (%d in all)",
+                _core.rank(),
+                n,
+                self._bps_n_caught_up,
+            )
+        return n
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -332,9 +397,10 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
 
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
-            same name. It also has ``synchronize()``, ``skip_synchronize()`` and
-            ``set_backward_passes_per_step()``. It can be copied and pickled. A copy reduces the
-            gradients of its own parameters from its first ``step()`` on.
+            same name. It also has ``synchronize()``, ``skip_synchronize()``,
+            ``set_backward_passes_per_step()``, ``is_behind`` and ``catch_up()``. It can be copied
+            and pickled. A copy reduces the gradients of its own parameters from its first
+            ``step()`` on.
 
     Raises:
         ValueError: names are missing or not unique, or op, factor, groups or compression is not
@@ -360,6 +426,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = wrapped._bps_cross = None
+    wrapped._bps_n_caught_up = 0
     wrapped._bps_named, wrapped._bps_has_cross = named, cross_barrier
     wrapped._bps_options = {
         "op": op,

@@ -439,11 +439,40 @@ class Reducer:
         After a time-out the sums are still in flight, and the caller may call this method again.
         """
         self.send()
+        self._collect_all()
+
+    def _collect_all(self) -> None:
+        """Wait for the sums in flight, write them into the gradients, and end the step."""
         while self._in_flight:
             self.collect(self._next())
         self.sum_sparse()
         self._reset()
         self._n_steps += 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last step did not wait for this worker's machine, because other workers are
+        ahead (backup machines)."""
+        return any(bucket.channel.is_late for bucket in self._buckets)
+
+    def abstain(self) -> None:
+        """Take part in one step of the other workers without gradients. ``.grad`` of the parameters
+        becomes their sums.
+
+        Raises:
+            RuntimeError: gradients of this worker are being reduced.
+        """
+        if self.begun or self._in_flight:
+            raise RuntimeError(
+                "catch_up() was called between backward() and step(): call it before the next "
+                "forward pass"
+            )
+        for place in self._places:
+            place.param.grad = None
+        for bucket in self._buckets:
+            bucket.channel.abstain(self._op)
+            self._in_flight.append(bucket)
+        self._collect_all()
 
     def _reset(self) -> None:
         self.begun = False
