@@ -60,7 +60,7 @@ CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c
 	   common/os/fd_passing.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c first_line.c \
 	   nearest_name.c)
-TOOLS	:= $(call src,libbpsclient/tools/*.c)
+TOOLS	:= $(call tree,libbpsclient/tools)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
 UNITLIB	:= $(filter-out $(UNIT),$(call tree,tests/unit tests/invariants))
@@ -167,7 +167,7 @@ $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 # Sources of unit tests lie in folders named after the tested modules. The programs of all unit
 # tests are built into one folder.
 $(foreach t,$(UNIT),$(eval $(B)/tests/$(basename $(notdir $(t))): $(t:%.c=$(B)/%.o)))
-$(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
+$(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT) libbpsclient/tools/nodes/nodelist.c)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ \
 		$(filter $(B)/tests/unit/%.o $(B)/libbpsclient/%.o,$^) \
@@ -225,7 +225,7 @@ install: all $(CONFS)
 		chmod 644 $(UNITS)/bps-agent.service.d/bps-agent-cuda.conf)
 	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
 	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
-	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
+	$(Q)install -m 644 systemd/completion/* $(SHARE)/bash-completion/completions
 	$(Q)install -m 644 docs/reference/status.schema.json $(SHARE)/bps
 	$(Q)install -m 644 systemd/prometheus/* $(SHARE)/bps/prometheus
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done

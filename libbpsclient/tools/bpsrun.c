@@ -1,11 +1,13 @@
-/* bpsrun: start the workers of a job on this machine, and wait until they end. If no agent runs,
- * bpsrun starts private daemons for the job. bpsrun is one process with one loop, which calls
- * poll(2) to wait for signals, for the end of children (pidfds), and for their output.
+/* bpsrun: start the workers of a job on this node, and wait until they end. If no agent runs,
+ * bpsrun starts daemons for the job. The guard is the process that the user starts. The runner is
+ * its child, and does the work in one loop, which calls poll(2) to wait for signals, for the end of
+ * children (pidfds), for their output, and for other nodes.
  *
  *   START ── READY (daemons are ready) ── RUN (trainers) ── STOP (TERM, later KILL) ── exit
  *
  * Each child has its own process group, so that a signal from the terminal reaches the child only
- * through bpsrun. The kernel kills the children when bpsrun dies for any reason. See bpsrun(1). */
+ * through bpsrun. The kernel kills the children when the runner dies for any reason, and the guard
+ * kills the rest. See bpsrun(1). */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -17,12 +19,14 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/local/cause_file.h"
 #include "common/os/cgroup.h"
 #include "common/os/limits.h"
+#include "libbpsclient/tools/process/guard.h"
 
 #define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
@@ -47,9 +51,9 @@ static void run_bpsctl_status(struct bpsrun *r)
 }
 
 /* Set the job's token. If a job has a token, no process can join the job without this token. If the
- * environment has a token, use this token. Otherwise a job on one node gets a random token, and a
- * job on several nodes gets no token, because bpsrun on the other nodes would not have the random
- * token. Errors: -EINVAL, -EIO. */
+ * environment has a token, use this token. Otherwise a job on one node gets a random token. A job
+ * on several nodes gets a token that is derived from the cluster key, because bpsrun on the other
+ * nodes must have it too, and without a key no token. Errors: -EINVAL, -EIO. */
 static int choose_job_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");
@@ -64,7 +68,9 @@ static int choose_job_token(struct bpsrun *r)
 		snprintf(r->token, sizeof(r->token), "%s", given);
 		return 0;
 	}
-	if (r->o.nnodes > 1)
+	if (r->has_key)
+		return cluster_key_derive_token(&r->key, r->job, r->token);
+	if (r->place.nnodes > 1)
 		return 0;
 	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
 		output_print_message(
@@ -101,20 +107,95 @@ static void make_cause_file(struct bpsrun *r)
 			r->cause_fd);
 }
 
-static int bpsrun_initialize(struct bpsrun *r)
+/* Set the variables of -x. Errors: -EINVAL. */
+static int export_variables(const struct bpsrun_options *o)
+{
+	char name[256];
+
+	for (unsigned i = 0; i < o->n_exports; i++) {
+		const char *text = o->exports[i], *value = strchr(text, '=');
+
+		if (value) {
+			snprintf(name, sizeof(name), "%.*s", (int)(value - text), text);
+			setenv(name, value + 1, 1);
+		} else if (!getenv(text)) {
+			output_print_message("-x %s: the environment has no such variable; -x "
+					     "NAME=VALUE sets one",
+				text);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+/* Make the folder of --log-dir if it is not there. Errors: -errno. */
+static int make_log_dir(const char *dir)
+{
+	struct stat st;
+	int rc;
+
+	if (!dir || (mkdir(dir, 0777) == 0 || (stat(dir, &st) == 0 && S_ISDIR(st.st_mode))))
+		return 0;
+	rc = errno ? -errno : -ENOTDIR;
+	output_print_message("--log-dir '%s' cannot be made: %s", dir, strerror(-rc));
+	return rc;
+}
+
+static void find_exe_dir(struct bpsrun *r)
 {
 	ssize_t n = readlink("/proc/self/exe", r->exe_dir, sizeof(r->exe_dir) - 1);
-	sigset_t set;
 
 	r->exe_dir[n > 0 ? n : 0] = 0;
 	if (strrchr(r->exe_dir, '/'))
 		*strrchr(r->exe_dir, '/') = 0;
+}
+
+static void name_job(struct bpsrun *r)
+{
 	if (r->o.job)
 		snprintf(r->job, sizeof(r->job), "%s", r->o.job);
+	else if (r->place.nnodes > 1 && r->place.job[0])
+		snprintf(r->job, sizeof(r->job), "%s", r->place.job);
+	else if (r->place.nnodes > 1)
+		snprintf(r->job, sizeof(r->job), "bpsrun"); /* the only job of its cluster */
 	else
 		snprintf(r->job, sizeof(r->job), "bpsrun-%d", (int)getpid());
-	if (choose_job_token(r) < 0)
-		return -EINVAL;
+}
+
+/* Do what the guard and the runner have in common: decide which daemons the job uses, and make
+ * their folder, which the guard removes. */
+static int bpsrun_prepare(struct bpsrun *r)
+{
+	int rc = export_variables(&r->o);
+
+	find_exe_dir(r);
+	getrlimit(RLIMIT_NOFILE, &r->worker_fd_limit);
+	limits_raise();
+	signal(SIGPIPE, SIG_IGN);
+	if (!rc && r->o.hosts) { /* the key goes to the hosts, and not to the children here */
+		rc = cluster_key_load(r->o.key_file, &r->key);
+		r->has_key = rc > 0;
+		return rc < 0 ? rc : 0;
+	}
+	if (rc < 0)
+		return rc;
+	r->may_shrink = trainers_may_be_lost(&r->o);
+	rc = job_nodes_plan(r);
+	if (rc < 0)
+		return rc;
+	name_job(r);
+	rc = choose_job_token(r);
+	if (!rc)
+		rc = make_log_dir(r->o.log_dir);
+	return rc < 0 || r->o.agent ? rc : daemons_create_dir(r);
+}
+
+/* Do what only the runner does. signals: the blocked signals that it handles. */
+static int runner_initialize(struct bpsrun *r, const sigset_t *signals)
+{
+	sigset_t child;
+	int rc;
+
 	r->daemons = calloc(DAEMONS_MAX, sizeof(*r->daemons));
 	r->trainers = calloc(r->o.n, sizeof(*r->trainers));
 	if (!r->daemons || !r->trainers) {
@@ -124,34 +205,21 @@ static int bpsrun_initialize(struct bpsrun *r)
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	make_cause_file(r);
-	getrlimit(RLIMIT_NOFILE, &r->worker_fd_limit);
-	limits_raise();
-	signal(SIGPIPE, SIG_IGN);
-	handled_signals(&set);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (r->signal_fd < 0) {
-		int rc = -errno;
-
-		output_print_message("cannot receive signals: %s", strerror(-rc));
-		return rc;
-	}
-	return 0;
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	r->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	r->adopted_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (r->signal_fd >= 0 && r->adopted_fd >= 0)
+		return 0;
+	rc = -errno;
+	output_print_message("cannot receive signals: %s", strerror(-rc));
+	return rc;
 }
 
 static int run_job_until_end(struct bpsrun *r)
 {
-	int rc = 0;
+	int rc = r->dir[0] ? daemons_start(r) : 0;
 
-	r->o.agent = daemons_choose(&r->o);
-	if (!r->o.agent && r->o.nnodes > 1) {
-		output_print_message(
-			"a job on several nodes needs a running agent on each node: set --agent "
-			"or BPS_AGENT_SOCKET");
-		return -EINVAL;
-	}
-	if (!r->o.agent)
-		rc = daemons_start(r);
 	if (!rc)
 		rc = trainers_choose_port(r);
 	if (r->o.timeout_ms)
@@ -166,24 +234,61 @@ static int run_job_until_end(struct bpsrun *r)
 	daemons_let_go(r);
 	if (r->o.wants_status && !rc)
 		run_bpsctl_status(r);
+	job_nodes_await_leave(r);
 	return rc;
+}
+
+/* Run the job in the runner. Returns the exit code. */
+static int runner_main(struct bpsrun *r, const sigset_t *signals)
+{
+	int rc = runner_initialize(r, signals);
+
+	if (!rc && r->o.hosts)
+		r->result = hosts_run(r);
+	else if (!rc)
+		rc = run_job_until_end(r);
+	if (rc < 0 && !r->result)
+		r->result = EXIT_OWN;
+	if (r->daemons)
+		daemons_stop(r);
+	job_nodes_leave(r);
+	guard_kill_children();
+	guard_remove_folder(r->dir);
+	key_wipe(&r->key);
+	free(r->daemons);
+	free(r->trainers);
+	return r->result;
 }
 
 int main(int argc, char **argv)
 {
-	struct bpsrun r = {.signal_fd = -1, .cause_fd = -1, .oom_kills = cgroup_oom_kills()};
+	struct bpsrun r = {.signal_fd = -1,
+		.cause_fd = -1,
+		.member.lines.fd = -1,
+		.oom_kills = cgroup_oom_kills()};
+	sigset_t passed, signals, blocked;
 	int rc = bpsrun_options_parse(argc, argv, &r.o);
 
+	if (!rc && r.o.from_stdin)
+		rc = remote_take_order(&r);
 	if (rc)
 		return rc < 0 ? EXIT_OWN : 0;
-	rc = bpsrun_initialize(&r);
-	if (!rc)
-		rc = run_job_until_end(&r);
-	if (rc < 0 && !r.result)
-		r.result = EXIT_OWN;
-	if (r.daemons)
-		daemons_stop(&r);
-	free(r.daemons);
-	free(r.trainers);
-	return r.result;
+	if (r.o.wants_check_build) {
+		find_exe_dir(&r);
+		return check_build_print(&r);
+	}
+	rc = bpsrun_prepare(&r);
+	if (rc < 0)
+		return EXIT_OWN;
+	handled_signals(&passed);
+	signals = passed;
+	sigaddset(&signals, GUARD_DIED);
+	blocked = signals;
+	sigaddset(&blocked, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &blocked, NULL);
+	rc = guard_fork_runner(r.dir, &passed, r.o.from_stdin);
+	if (rc == 0)
+		return runner_main(&r, &signals);
+	guard_remove_folder(r.dir);
+	return EXIT_OWN;
 }

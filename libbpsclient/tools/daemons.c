@@ -1,11 +1,9 @@
-/* The daemons of a private cluster. They run in a folder of their own, listen on loopback, and
- * choose their ports. This file also finds an agent that runs already. One thread. */
+/* The daemons of a job's cluster. They run in a folder of their own, and choose their ports. Those
+ * of a job on one node listen on loopback; those of several nodes on each node's address, and only
+ * the head has a scheduler. This file also finds an agent that runs already. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,176 +13,76 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/local/local.h"
 #include "common/os/cgroup.h"
-#include "common/os/limits.h"
+#include "libbpsclient/tools/process/fdstore_server.h"
 
-#define READY_MS 20000 /* time limit for a daemon to become ready */
 /* Largest number of times that one agent is started. An agent that has ended this often would
  * probably end again. */
 #define LIVES_MAX 20
 
-static bool is_executable_file(const char *path)
-{
-	struct stat st;
+/* The options of a daemon. */
+struct daemon_args {
+	char *words[40];
+	unsigned n;
+	char listen[ADDR_TEXT_BYTES], key_file[160], memory[32];
+};
 
-	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
+static void daemon_args_add(struct daemon_args *a, const char *option, char *value)
+{
+	a->words[a->n++] = ARG(option);
+	a->words[a->n++] = value;
+	a->words[a->n] = NULL;
 }
 
-void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room)
-{
-	snprintf(ret, room, "%s/%s", r->exe_dir, name);
-	if (is_executable_file(ret))
-		return;
-	snprintf(ret, room, "%s/%s/%s", r->exe_dir, name, name);
-	if (is_executable_file(ret))
-		return;
-	snprintf(ret, room, "%s/../sbin/%s", r->exe_dir, name);
-	if (!is_executable_file(ret))
-		snprintf(ret, room, "%s", name);
-}
-
-static bool parse_daemon_ports(const char *text, unsigned *ret_port, unsigned *ret_http)
-{
-	const char *port = strstr(text, "PORT="), *http = strstr(text, "HTTP=");
-
-	return port && http && sscanf(port, "PORT=%u", ret_port) == 1 &&
-	       sscanf(http, "HTTP=%u", ret_http) == 1 && *ret_port < 65536 && *ret_http < 65536;
-}
-
-/* Wait until a daemon is ready: it writes its ports to its ready descriptor, and then closes the
- * descriptor. Errors: -ETIMEDOUT; -ECHILD: the daemon ended or wrote no valid ports; -EINTR: bpsrun
- * has received a signal. */
-static int daemon_await_ready(
-	struct bpsrun *r, struct bpsrun_child *c, unsigned *ret_port, unsigned *ret_http)
-{
-	struct pollfd p[] = {
-		{.fd = c->ready_fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
-	uint64_t deadline = clock_now_ms() + READY_MS;
-	char text[128] = "";
-	size_t n = 0;
-	ssize_t got = 1;
-
-	while (got && n < sizeof(text) - 1) {
-		if (poll(p, 2, poll_timeout_left_ms(deadline)) == 0) {
-			output_print_message("%s is not ready after %d s; its log ends with:",
-				c->name, READY_MS / 1000);
-			output_print_log_tail(c, LOG_TRACE);
-			return -ETIMEDOUT;
-		}
-		if (p[1].revents)
-			return -EINTR;
-		got = read(c->ready_fd, text + n, sizeof(text) - 1 - n);
-		n += got > 0 ? (size_t)got : 0;
-	}
-	close(c->ready_fd);
-	c->ready_fd = -1;
-	if (parse_daemon_ports(text, ret_port, ret_http))
-		return 0;
-	output_print_message("%s did not start; its log ends with:", c->name);
-	output_print_log_tail(c, LOG_TRACE);
-	return -ECHILD;
-}
-
-/* Write the path of the socket to which the agent sends its descriptors (fdstore_server.c). */
-static void daemons_notify(
-	const struct bpsrun *r, const struct bpsrun_child *c, char *ret, size_t room)
-{
-	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
-}
-
-/* Create the pipe on which a daemon reports that it is ready. The daemon inherits n_fds
- * descriptors. The pipe's write end gets a number above the numbers of these descriptors. Errors:
- * -errno. */
-static int create_ready_pipe(unsigned n_fds, int ret[2])
-{
-	int fd, rc;
-
-	if (pipe2(ret, O_CLOEXEC) < 0)
-		return -errno;
-	fd = fcntl(ret[1], F_DUPFD_CLOEXEC, CHILD_FDS / 2 + (int)n_fds);
-	rc = fd >= 0 ? 0 : errno == EINVAL ? -EMFILE : -errno; /* EINVAL: it is above the limit */
-	close(ret[1]);
-	ret[1] = fd;
-	if (rc < 0)
-		close(ret[0]);
-	return rc;
-}
-
-/* Start a daemon, and do not wait until it is ready. */
-static int start_daemon(
-	struct bpsrun *r, struct bpsrun_child *c, const char *program, char *const *args)
-{
-	char notify[160];
-	const char *env[] = {"NOTIFY_SOCKET", notify, NULL};
-	char *names = NULL;
-	int *fds = NULL;
-	char path[PATH_MAX + 64], fd_text[16], *argv[24];
-	struct spawn_plan sp = {.argv = argv};
-	int ready[2] = {-1, -1}, log_fd, rc;
-	struct err_text err;
-	char what[48];
-	unsigned n = 0;
-
-	daemons_program(r, program, path, sizeof(path));
-	snprintf(c->log, sizeof(c->log), "%s/%s.log", r->dir, c->name);
-	sp.n_fds = fdstore_server_fds(c->fdstore, &fds, &names);
-	sp.fds = fds;
-	sp.fd_names = names;
-	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-	rc = log_fd < 0 ? -errno : create_ready_pipe(sp.n_fds, ready);
-	if (rc < 0) {
-		snprintf(what, sizeof(what), "cannot start %s", c->name);
-		limits_explain(rc, what, &err);
-		output_print_message("%s", err.s);
-		goto out;
-	}
-	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);
-	argv[n++] = path;
-	argv[n++] = ARG("--ready-fd");
-	argv[n++] = fd_text;
-	while (*args)
-		argv[n++] = *args++;
-	argv[n] = NULL;
-	sp.out = sp.err = log_fd;
-	sp.keep = ready[1];
-	if (c->fdstore) {
-		daemons_notify(r, c, notify, sizeof(notify));
-		sp.env = env;
-	}
-	rc = child_spawn(c, &sp);
-	close(ready[1]);
-	c->ready_fd = ready[0];
-out:
-	free(fds);
-	free(names);
-	if (log_fd >= 0)
-		close(log_fd);
-	return rc;
-}
-
-static struct bpsrun_child *daemons_append_child(struct bpsrun *r, const char *kind, unsigned i)
+static struct bpsrun_child *daemons_append_child(
+	struct bpsrun *r, enum child_kind kind, const char *name, unsigned i)
 {
 	struct bpsrun_child *c = &r->daemons[r->n_daemons++];
 
 	c->rank = i;
-	c->is_daemon = true;
+	c->kind = kind;
 	c->pidfd = c->ready_fd = c->out.fd = c->err.fd = -1;
-	if (strcmp(kind, "scheduler") != 0)
-		snprintf(c->name, sizeof(c->name), "%s-%u", kind, i);
+	if (kind != CHILD_SCHEDULER)
+		snprintf(c->name, sizeof(c->name), "%s-%u", name, i);
 	else
-		snprintf(c->name, sizeof(c->name), "%s", kind);
+		snprintf(c->name, sizeof(c->name), "%s", name);
 	return c;
 }
 
+/* Write "host:port". host: an IPv6 address has no brackets. */
+static void write_host_port(const char *host, unsigned port, char ret[static ADDR_TEXT_BYTES])
+{
+	struct addr a = {.port = (uint16_t)port};
+
+	snprintf(a.host, sizeof(a.host), "%s", host);
+	addr_format(&a, ret);
+}
+
+/* Write the key of a daemon into the private folder. role: "server" or "agent"; NULL: the
+ * scheduler, which needs the cluster key. */
+static int daemon_args_add_key(const struct bpsrun *r, const char *role, struct daemon_args *a)
+{
+	char identity[CTL_NAME_MAX + 16];
+
+	if (!r->has_key)
+		return 0;
+	snprintf(a->key_file, sizeof(a->key_file), "%s/%s.key", r->dir, role ? role : "cluster");
+	snprintf(identity, sizeof(identity), "%s:%s", role ? role : "", r->node_name);
+	daemon_args_add(a, "--key-file", a->key_file);
+	if (access(a->key_file, F_OK) == 0)
+		return 0; /* the daemon is started again */
+	return cluster_key_write_file(&r->key, role ? identity : NULL, a->key_file);
+}
+
+/* The scheduler of several nodes listens on the head's address, for HTTP too, so that all nodes can
+ * look at the job. */
 static int start_scheduler(struct bpsrun *r)
 {
-	char state[128];
-	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
-		ARG("--state-dir"), state, NULL};
-	struct bpsrun_child *c = daemons_append_child(r, "scheduler", 0);
+	struct daemon_args a = {.n = 0};
+	char state[128], http_at[ADDR_TEXT_BYTES];
+	struct bpsrun_child *c = daemons_append_child(r, CHILD_SCHEDULER, "scheduler", 0);
 	unsigned port = 0, http = 0;
 	int rc;
 
@@ -194,13 +92,22 @@ static int start_scheduler(struct bpsrun *r)
 		output_print_message("cannot create the folder '%s': %s", state, strerror(-rc));
 		return rc;
 	}
-	rc = start_daemon(r, c, "bps-scheduler", args);
+	write_host_port(r->own_host, 0, a.listen);
+	write_host_port(r->own_host, r->has_nodes ? r->place.head.port + 1u : 0, http_at);
+	daemon_args_add(&a, "--listen", a.listen);
+	daemon_args_add(&a, "--http", http_at);
+	daemon_args_add(&a, "--state-dir", state);
+	if (r->has_nodes)
+		daemon_args_add(&a, "--http-names", r->place.head.host);
+	rc = daemon_args_add_key(r, NULL, &a);
 	if (!rc)
-		rc = daemon_await_ready(r, &r->daemons[0], &port, &http);
+		rc = daemon_start_process(r, c, "bps-scheduler", a.words);
+	if (!rc)
+		rc = daemon_await_ready(r, c, &port, &http);
 	if (rc < 0)
 		return rc;
-	snprintf(r->scheduler, sizeof(r->scheduler), "127.0.0.1:%u", port);
-	snprintf(r->scheduler_http, sizeof(r->scheduler_http), "127.0.0.1:%u", http);
+	write_host_port(r->own_host, port, r->scheduler);
+	write_host_port(r->own_host, http, r->scheduler_http);
 	return 0;
 }
 
@@ -222,17 +129,30 @@ static void memory_setting(const struct bpsrun *r, const char *variable, char *r
 			(unsigned long long)((all - all / 16) / (n < 2 ? 2 : n)));
 }
 
+/* Add the options that servers and agents have in common. listen_host: the daemon's address. */
+static int daemon_args_add_member(struct bpsrun *r, const struct bpsrun_child *c,
+	const char *listen_host, const char *role, struct daemon_args *a)
+{
+	write_host_port(listen_host, 0, a->listen);
+	daemon_args_add(a, "--name", r->has_nodes ? r->node_name : ARG(c->name));
+	if (r->has_nodes)
+		daemon_args_add(a, "--host", r->node_name);
+	daemon_args_add(a, "--scheduler", r->scheduler);
+	daemon_args_add(a, "--listen", a->listen);
+	daemon_args_add(a, "--http", ARG("127.0.0.1:0"));
+	daemon_args_add(a, "--same-host-dir", r->dir);
+	return daemon_args_add_key(r, role, a);
+}
+
 static int start_private_server(struct bpsrun *r, unsigned i)
 {
-	char memory[32];
-	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
-		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
-		r->dir, ARG("--sums-memory"), memory, NULL};
-	struct bpsrun_child *c = daemons_append_child(r, "server", i);
+	struct bpsrun_child *c = daemons_append_child(r, CHILD_SERVER, "server", i);
+	struct daemon_args a = {.n = 0};
+	int rc = daemon_args_add_member(r, c, r->own_host, "server", &a);
 
-	memory_setting(r, "BPS_SUMS_MEMORY", memory, sizeof(memory));
-	args[1] = c->name;
-	return start_daemon(r, c, "bps-server", args);
+	memory_setting(r, "BPS_SUMS_MEMORY", a.memory, sizeof(a.memory));
+	daemon_args_add(&a, "--sums-memory", a.memory);
+	return rc < 0 ? rc : daemon_start_process(r, c, "bps-server", a.words);
 }
 
 void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room)
@@ -245,22 +165,26 @@ void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room)
 
 static int start_agent_process(struct bpsrun *r, struct bpsrun_child *c)
 {
-	char listen[32], path[128], memory[32];
-	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
-		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path,
-		ARG("--same-host-dir"), r->dir, ARG("--memory"), memory, NULL};
+	struct daemon_args a = {.n = 0};
+	char host[ADDR_HOST_BYTES], path[128];
+	int rc;
 
-	memory_setting(r, "BPS_MEMORY", memory, sizeof(memory));
-	args[1] = c->name;
-	/* each agent has its own loopback address, as if it ran on its own machine */
-	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + c->rank);
+	/* on one node, each agent has its own loopback address, as if it ran on its own machine */
+	if (r->has_nodes)
+		snprintf(host, sizeof(host), "%s", r->own_host);
+	else
+		snprintf(host, sizeof(host), "127.0.0.%u", 1 + c->rank);
+	rc = daemon_args_add_member(r, c, host, "agent", &a);
+	memory_setting(r, "BPS_MEMORY", a.memory, sizeof(a.memory));
 	daemons_socket(r, c->rank, path, sizeof(path));
-	return start_daemon(r, c, "bps-agent", args);
+	daemon_args_add(&a, "--socket", path);
+	daemon_args_add(&a, "--memory", a.memory);
+	return rc < 0 ? rc : daemon_start_process(r, c, "bps-agent", a.words);
 }
 
 static int start_private_agent(struct bpsrun *r, unsigned i)
 {
-	struct bpsrun_child *c = daemons_append_child(r, "agent", i);
+	struct bpsrun_child *c = daemons_append_child(r, CHILD_AGENT, "agent", i);
 	char notify[160];
 	int rc;
 
@@ -291,17 +215,21 @@ static bool is_distributed_forced(void)
 
 bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 {
-	if (c->fdstore) /* an agent */
+	if (c->kind == CHILD_AGENT)
 		return !r->may_shrink;
-	if (c != r->daemons && r->o.agents == 1 && !is_distributed_forced())
+	if (c->kind == CHILD_SCHEDULER)
+		return true;
+	if (r->has_nodes) /* the servers of other nodes take over the partitions */
+		return r->meeting && meeting_count_servers(r->meeting) == 1;
+	if (r->o.agents == 1 && !is_distributed_forced())
 		return false; /* all workers are on one machine, so no server takes part */
-	for (unsigned i = 1; c != r->daemons && i <= r->o.servers; i++)
-		if (r->daemons[i].pid)
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		if (r->daemons[i].kind == CHILD_SERVER && r->daemons[i].pid)
 			return false; /* the other servers take over the partitions */
 	return true;
 }
 
-static int daemons_create_dir(struct bpsrun *r)
+int daemons_create_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");
 
@@ -321,26 +249,21 @@ static int daemons_create_dir(struct bpsrun *r)
  * in parallel, and wait until each daemon is ready. */
 int daemons_start(struct bpsrun *r)
 {
-	unsigned port, http;
-	int rc = daemons_create_dir(r);
+	unsigned port, http, first;
+	int rc = job_nodes_begin(r);
 
-	if (!rc)
+	if (!rc && r->is_head)
 		rc = start_scheduler(r);
-	for (unsigned i = 0; !rc && i < r->o.servers; i++)
+	if (!rc)
+		rc = job_nodes_meet(r);
+	first = r->n_daemons;
+	for (unsigned i = 0; !rc && r->has_server && i < r->o.servers; i++)
 		rc = start_private_server(r, i);
 	for (unsigned i = 0; !rc && i < r->o.agents; i++)
 		rc = start_private_agent(r, i);
-	for (unsigned i = 1; !rc && i < r->n_daemons; i++)
+	for (unsigned i = first; !rc && i < r->n_daemons; i++)
 		rc = daemon_await_ready(r, &r->daemons[i], &port, &http);
 	return rc;
-}
-
-static int remove_tree_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-	(void)st;
-	(void)kind;
-	(void)ftw;
-	return remove(path);
 }
 
 void daemons_let_go(struct bpsrun *r)
@@ -353,17 +276,18 @@ void daemons_let_go(struct bpsrun *r)
 
 void daemons_stop(struct bpsrun *r)
 {
+	unsigned with_scheduler = r->n_daemons && r->daemons[0].kind == CHILD_SCHEDULER;
+
 	daemons_let_go(r);
 	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
-		output_print_log_tail(&r->daemons[i - 1], LOG_WARN);
-	if (r->n_daemons > 1)
-		child_stop_all(r->daemons + 1, r->n_daemons - 1, DAEMON_STOP_MS);
-	child_stop_all(r->daemons, r->n_daemons, DAEMON_STOP_MS);
+		output_print_log_tail(r->daemons[i - 1].name, r->daemons[i - 1].log, LOG_WARN);
+	if (r->n_daemons > with_scheduler)
+		child_stop_all(
+			r->daemons + with_scheduler, r->n_daemons - with_scheduler, DAEMON_STOP_MS);
+	child_stop_all(r->daemons, with_scheduler, DAEMON_STOP_MS);
 	for (unsigned i = 0; i < r->n_daemons; i++)
 		if (r->daemons[i].ready_fd >= 0)
 			close(r->daemons[i].ready_fd);
-	if (r->dir[0])
-		nftw(r->dir, remove_tree_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* Return 0 if a process accepts connections at the socket with this path; otherwise -errno. */
@@ -380,16 +304,18 @@ static int probe_agent_socket(const char *path)
 	return rc;
 }
 
-const char *daemons_choose(const struct bpsrun_options *o)
+const char *daemons_choose(const struct bpsrun_options *o, bool has_head)
 {
 	const char *env = getenv("BPS_AGENT_SOCKET");
 	int rc;
 
-	if (o->agent || o->has_agents || o->has_servers)
+	if (o->agent || o->has_agents || o->has_servers || o->head || o->daemons_only)
 		return o->agent;
 	if (env && *env)
 		return env;
 	rc = probe_agent_socket(LOCAL_SOCKET);
+	if (rc == -ENOENT && has_head)
+		return NULL; /* the usual case of a job that brings its own cluster */
 	/* Print the error, because the user may expect that the job uses this host's agent. */
 	if (rc < 0)
 		output_print_message(

@@ -1,38 +1,29 @@
-/* The options of horovodrun, and for each of them what bpsrun has instead. Users who come from
- * Horovod type these options. bpsrun does not support them. */
+/* The options of horovodrun. Users who come from Horovod type these options. bpsrun has some of
+ * them under another spelling. For each of the others, this file has what bpsrun has instead. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <string.h>
-
-#define ON_EACH                                                                                    \
-	"bpsrun starts the workers of one machine: run it on each machine with --nnodes K, "       \
-	"--node-rank R and the same --job"
 
 static const struct {
 	const char *names; /* separated by blanks */
 	const char *instead;
 } options[] = {
-	{"-np --num-proc", "write -n N to start N workers on this machine"},
-	{"-H --host --hosts -hostfile --hostfile", ON_EACH},
+	{"--host", "write -H or --hosts"},
 	{"-prefix-timestamp --prefix-output-with-timestamp",
 		"leave it out: each line begins with the rank of its worker, and has no time"},
-	{"-p --ssh-port -i --ssh-identity-file", ON_EACH},
+	{"-p --ssh-port", "write --rsh 'ssh -p PORT'"},
+	{"-i --ssh-identity-file", "write --rsh 'ssh -i FILE'"},
 	{"--min-np --min-num-proc --max-np --max-num-proc --slots-per-host "
 	 "--host-discovery-script --elastic-timeout --reset-limit --blacklist-cooldown-range",
 		"set BPS_ELASTIC=1 and BPS_MAX_SIZE for a job that may grow, see "
-		"bps_checkpoint_barrier(3)"},
-	{"-x", "export the variable, because the workers inherit the environment of bpsrun"},
-	{"--network-interface --network-interfaces",
-		"set `listen` of bps-agent and bps-server, see bps.conf(5)"},
-	{"--start-timeout", "set BPS_OPEN_TIMEOUT"},
+		"bps_checkpoint_barrier(3), and write --restart N to start lost workers again"},
+	{"--network-interface --network-interfaces", "write --interface NAME"},
 	{"--stall-check --no-stall-check --stall-check-warning-time-seconds "
 	 "--stall-check-shutdown-time-seconds",
 		"set BPS_TIMEOUT; `bpsctl why-stuck` shows what each worker waits for"},
-	{"-cb --check-build", "leave it out: bps has no build options; `python3 -c 'import "
-			      "bps.torch'` shows whether that front-end can be used"},
 	{"-v", "write --version"},
 	{"--verbose", "write --status to see the state of the cluster at the end"},
-	{"--output-filename", "redirect the output: each line begins with the rank of its worker"},
+	{"--output-filename", "write --log-dir DIR"},
 	{"--config-file", "write the options on the command line"},
 	{"--log-level --log-with-timestamp --log-without-timestamp --log-hide-timestamp "
 	 "--no-log-hide-timestamp",
@@ -60,6 +51,17 @@ static bool word_is_horovod_option(const char *word, const char *name, size_t n)
 	if (strncmp(word, name, n) != 0)
 		return false;
 	return !word[n] || word[n] == '=' || !is_long;
+}
+
+char *horovod_option_translate(char *word)
+{
+	static const char *const pairs[][2] = {{"-np", "-n"}, {"--num-proc", "-n"},
+		{"-cb", "--check-build"}, {"-hostfile", "--hostfile"}};
+
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+		if (strcmp(word, pairs[i][0]) == 0)
+			return (char *)(uintptr_t)pairs[i][1];
+	return word;
 }
 
 bool horovod_option_explain(const char *word)

@@ -1,94 +1,25 @@
-/* Starts the workers, and runs the loop over all children until the workers have ended. child.c
- * creates and reaps the processes. bpsrun has only one thread. */
+/* Runs the loop over all children until the workers have ended. trainer_start.c starts the workers,
+ * and process/child.c creates and reaps the processes. bpsrun has only one thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/local/cause_file.h"
 #include "common/os/cgroup.h"
+#include "libbpsclient/tools/process/fdstore_server.h"
+#include "libbpsclient/tools/process/guard.h"
 
 #define EXIT_TIMEOUT 124 /* exit code after --timeout, the same as that of timeout(1) */
 /* A worker that made others fail still runs its exit handlers, and waits for the end of its job. */
 #define CAUSE_WAIT_MS 3000
-
-int trainers_choose_port(struct bpsrun *r)
-{
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(at);
-	int fd, rc = 0;
-
-	if (r->o.nnodes > 1 || getenv("MASTER_ADDR") || getenv("MASTER_PORT"))
-		return 0;
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ||
-		getsockname(fd, (struct sockaddr *)&at, &len) < 0) {
-		rc = -errno;
-		output_print_message("cannot choose a port on the loopback: %s", strerror(-rc));
-	}
-	if (fd >= 0)
-		close(fd);
-	if (!rc)
-		snprintf(r->meeting_port, sizeof(r->meeting_port), "%u", ntohs(at.sin_port));
-	return rc;
-}
-
-int trainers_start(struct bpsrun *r, unsigned i)
-{
-	unsigned agents = r->dir[0] ? r->o.agents : 1, n = r->o.n, agent = i * agents / n;
-	unsigned first = (agent * n + agents - 1) / agents,
-		 next = ((agent + 1) * n + agents - 1) / agents;
-	struct bpsrun_child *c = &r->trainers[i];
-	struct spawn_plan sp = {.argv = r->o.command,
-		.out = -1,
-		.err = -1,
-		.keep = -1,
-		.fd_limit = &r->worker_fd_limit};
-	char rank[16], size[16], local_rank[16], local_size[16], node[16], path[128];
-	const char *port = r->meeting_port[0] ? r->meeting_port : NULL;
-	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,
-		"BPS_LOCAL_SIZE", local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path, "RANK",
-		rank, "WORLD_SIZE", size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size,
-		"GROUP_RANK", node, "BPS_ON_AGENT_LOSS", r->o.on_agent_loss, "MASTER_ADDR",
-		port ? "127.0.0.1" : NULL, "MASTER_PORT", port, "BPS_JOB_TOKEN",
-		r->token[0] ? r->token : NULL, CAUSE_FILE_ENV,
-		r->cause_fd >= 0 ? r->cause_path : NULL, "BPS_SCHEDULER_HTTP",
-		r->dir[0] ? r->scheduler_http : NULL, NULL};
-	int rc = 0;
-
-	c->rank = r->o.node_rank * n + i;
-	snprintf(c->name, sizeof(c->name), "rank %u", c->rank);
-	snprintf(rank, sizeof(rank), "%u", c->rank);
-	snprintf(size, sizeof(size), "%u", r->o.nnodes * n);
-	snprintf(local_rank, sizeof(local_rank), "%u", i - first);
-	snprintf(local_size, sizeof(local_size), "%u", next - first);
-	snprintf(node, sizeof(node), "%u", r->o.node_rank * agents + agent);
-	daemons_socket(r, agent, path, sizeof(path));
-	if (!r->o.has_no_prefix)
-		rc = output_open(&c->out, STDOUT_FILENO, &sp.out);
-	if (!rc && !r->o.has_no_prefix)
-		rc = output_open(&c->err, STDERR_FILENO, &sp.err);
-	sp.env = env;
-	if (!rc)
-		rc = child_spawn(c, &sp);
-	if (sp.out >= 0)
-		close(sp.out);
-	if (sp.err >= 0)
-		close(sp.err);
-	return rc;
-}
 
 void trainers_stop(struct bpsrun *r, int sig)
 {
@@ -130,7 +61,7 @@ static void on_private_daemon_exit(struct bpsrun *r, struct bpsrun_child *c, int
 		output_print_message("%s was restarted; the job goes on", c->name);
 		return;
 	}
-	output_print_log_tail(c, LOG_TRACE);
+	output_print_log_tail(c->name, c->log, LOG_TRACE);
 	if (!r->is_stopping && daemon_is_needed(r, c)) {
 		output_print_message("the job cannot go on without %s: stopping it", c->name);
 		r->result = EXIT_OWN;
@@ -144,13 +75,16 @@ static void reap_and_record_child_exit(struct bpsrun *r, struct bpsrun_child *c)
 
 	if (code < 0)
 		return;
-	if (c->is_daemon) {
+	if (c->kind != CHILD_WORKER) {
 		on_private_daemon_exit(r, c, code);
 		return;
 	}
 	c->code = code;
 	if (!code) {
 		r->n_well++;
+	} else if (!r->is_stopping && trainers_may_restart(r, c)) {
+		print_exit_reason(r, c->name, code);
+		trainers_restart(r, c);
 	} else if (r->may_shrink && !r->is_stopping) {
 		print_exit_reason(r, c->name, code);
 		r->failed = code;
@@ -207,6 +141,10 @@ static void read_and_forward_signal(struct bpsrun *r)
 
 	if (read(r->signal_fd, &si, sizeof(si)) != sizeof(si))
 		return;
+	if ((int)si.ssi_signo == GUARD_DIED) {
+		r->is_lost = true;
+		si.ssi_signo = SIGTERM;
+	}
 	if (si.ssi_signo == SIGUSR1 || si.ssi_signo == SIGUSR2) {
 		for (unsigned i = 0; i < r->o.n; i++)
 			child_signal_group(&r->trainers[i], (int)si.ssi_signo);
@@ -215,6 +153,8 @@ static void read_and_forward_signal(struct bpsrun *r)
 	if (!r->result)
 		r->result = 128 + (int)si.ssi_signo;
 	trainers_stop(r, (int)si.ssi_signo);
+	if (r->is_lost && r->kill_ms > clock_now_ms() + LOST_GRACE_MS)
+		r->kill_ms = clock_now_ms() + LOST_GRACE_MS;
 }
 
 static void check_deadlines(struct bpsrun *r)
@@ -233,6 +173,12 @@ static void check_deadlines(struct bpsrun *r)
 	}
 }
 
+/* Return the earlier one of two deadlines; 0: never. */
+static uint64_t earlier_deadline(uint64_t a, uint64_t b)
+{
+	return !a || (b && b < a) ? b : a;
+}
+
 /* Return the time at which the loop must run again, or 0. */
 static uint64_t compute_next_deadline_ms(const struct bpsrun *r)
 {
@@ -240,9 +186,9 @@ static uint64_t compute_next_deadline_ms(const struct bpsrun *r)
 		return r->kill_ms;
 	if (r->is_stopping)
 		return clock_now_ms() + 1000;
-	if (r->first_failed && (!r->timeout_at || r->cause_deadline_ms < r->timeout_at))
-		return r->cause_deadline_ms;
-	return r->timeout_at;
+	return earlier_deadline(r->first_failed ? r->cause_deadline_ms : 0,
+		earlier_deadline(earlier_deadline(r->timeout_at, r->restart_kill_ms),
+			job_nodes_deadline_ms(r)));
 }
 
 static unsigned fill_poll_descriptors(const struct bpsrun *r, struct pollfd *p)
@@ -250,6 +196,8 @@ static unsigned fill_poll_descriptors(const struct bpsrun *r, struct pollfd *p)
 	unsigned n = 0;
 
 	p[n++] = (struct pollfd){.fd = r->signal_fd, .events = POLLIN};
+	p[n++] = (struct pollfd){.fd = r->adopted_fd, .events = POLLIN};
+	p[n++] = (struct pollfd){.fd = job_nodes_descriptor(r), .events = POLLIN};
 	for (unsigned i = 0; i < r->n_daemons; i++)
 		p[n++] = (struct pollfd){.fd = r->daemons[i].pidfd, .events = POLLIN};
 	for (unsigned i = 0; i < r->n_daemons; i++)
@@ -266,58 +214,62 @@ static unsigned fill_poll_descriptors(const struct bpsrun *r, struct pollfd *p)
 static bool has_running_trainers(const struct bpsrun *r)
 {
 	for (unsigned i = 0; i < r->o.n; i++)
-		if (r->trainers[i].pid)
+		if (r->trainers[i].pid || (r->trainers[i].is_due && !r->is_stopping))
 			return true;
 	return false;
 }
 
-/* Return whether an option or the environment lets the job continue when a machine is lost.
- * A trainer's own code may also let the job continue, but bpsrun does not see this. So if only the
- * code makes this choice, the first failure stops all trainers of this node. */
-static bool job_may_lose_machines(const struct bpsrun *r)
+/* Return whether the process is one that bpsrun has started itself, which the loop reaps. */
+static int is_known_child(const void *ctx, int pid)
 {
-	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
+	const struct bpsrun *r = ctx;
 
-	if (r->o.on_agent_loss)
-		return strcmp(r->o.on_agent_loss, "shrink") == 0;
-	return (env && strcasecmp(env, "shrink") == 0) || (elastic && strcmp(elastic, "1") == 0);
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		if (r->daemons[i].pid == pid)
+			return true;
+	for (unsigned i = 0; i < r->o.n; i++)
+		if (r->trainers[i].pid == pid)
+			return true;
+	return false;
 }
 
 int trainers_run_until_end(struct bpsrun *r)
 {
-	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
+	struct signalfd_siginfo si;
+	struct pollfd *p = calloc(3 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
 
 	if (!p)
 		return -ENOMEM;
-	r->may_shrink = job_may_lose_machines(r);
 	while (has_running_trainers(r)) {
 		poll(p, fill_poll_descriptors(r, p),
 			poll_timeout_left_ms(compute_next_deadline_ms(r)));
 		if (p[0].revents)
 			read_and_forward_signal(r);
 		for (unsigned i = 0; i < r->o.n; i++) {
-			output_read_and_print(&r->trainers[i], &r->trainers[i].out);
-			output_read_and_print(&r->trainers[i], &r->trainers[i].err);
+			output_read_and_print(&r->trainers[i].out);
+			output_read_and_print(&r->trainers[i].err);
 			reap_and_record_child_exit(r, &r->trainers[i]);
 		}
 		stop_after_failure(r);
+		if (!r->is_stopping && trainers_start_due(r) < 0) {
+			r->result = EXIT_OWN;
+			trainers_stop(r, SIGTERM);
+		}
 		for (unsigned i = 0; i < r->n_daemons; i++) {
 			if (r->daemons[i].fdstore)
 				fdstore_server_receive(r->daemons[i].fdstore);
 			reap_and_record_child_exit(r, &r->daemons[i]);
 		}
+		while (read(r->adopted_fd, &si, sizeof(si)) == sizeof(si))
+			;
+		guard_reap_adopted(is_known_child, r);
+		job_nodes_serve(r);
 		check_deadlines(r);
 	}
 	if (!r->result && !r->n_well)
 		r->result = r->failed;
-	for (unsigned i = 0; i < r->o.n; i++) {
-		while (output_read_and_print(&r->trainers[i], &r->trainers[i].out))
-			;
-		while (output_read_and_print(&r->trainers[i], &r->trainers[i].err))
-			;
-		output_close(&r->trainers[i], &r->trainers[i].out);
-		output_close(&r->trainers[i], &r->trainers[i].err);
-	}
+	for (unsigned i = 0; i < r->o.n; i++)
+		trainer_close_output(&r->trainers[i]);
 	free(p);
 	return 0;
 }

@@ -1,6 +1,6 @@
-/* Prints the output of the children line by line, with the child's rank in front of each line. Also
- * prints bpsrun's own messages. One thread. */
-#include "libbpsclient/tools/bpsrun.h"
+/* Prints the output of the children line by line, with a prefix in front of each line. Also prints
+ * bpsrun's own messages. One thread. */
+#include "libbpsclient/tools/process/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,10 +46,10 @@ static void output_write_all(int fd, const char *p, size_t n)
 	}
 }
 
-/* Print a text, with the rank in front of it unless it continues the stream's unfinished line.
+/* Print a text, with the prefix in front of it unless it continues the stream's unfinished line.
  * begin: "\r" to write over that line, else "". end: "\n", or "" to leave the line unfinished. */
-static void output_print_text(const struct bpsrun_child *c, const struct output_stream *s,
-	const char *begin, const char *text, size_t n, const char *end)
+static void output_print_text(const struct output_stream *s, const char *begin, const char *text,
+	size_t n, const char *end)
 {
 	char whole[sizeof(s->buf) + 48];
 	int head = 0;
@@ -58,7 +58,7 @@ static void output_print_text(const struct bpsrun_child *c, const struct output_
 		output_write_all(unfinished->to, "\n", 1);
 	if (unfinished != s || *begin)
 		head = snprintf(
-			whole, sizeof(whole), "%s[%u] ", unfinished == s ? begin : "", c->rank);
+			whole, sizeof(whole), "%s%s", unfinished == s ? begin : "", s->prefix);
 	memcpy(whole + head, text, n);
 	if (*end)
 		whole[(size_t)head + n++] = *end;
@@ -69,8 +69,7 @@ static void output_print_text(const struct bpsrun_child *c, const struct output_
 
 /* Print a line without its newline. Each part of the line that begins with '\r' is printed over
  * the part before. */
-static void output_print_line(const struct bpsrun_child *c, struct output_stream *s,
-	const char *line, size_t n, const char *end)
+static void output_print_line(struct output_stream *s, const char *line, size_t n, const char *end)
 {
 	const char *stop = line + n;
 
@@ -82,49 +81,51 @@ static void output_print_line(const struct bpsrun_child *c, struct output_stream
 			break;
 		if (next > line)
 			output_print_text(
-				c, s, s->has_return ? "\r" : "", line, (size_t)(next - line), "");
+				s, s->has_return ? "\r" : "", line, (size_t)(next - line), "");
 		s->has_return = true;
 		line = next + 1;
 	}
 	if (line == stop && !*end)
 		return;
 	output_print_text(
-		c, s, line < stop && s->has_return ? "\r" : "", line, (size_t)(stop - line), end);
+		s, line < stop && s->has_return ? "\r" : "", line, (size_t)(stop - line), end);
 	s->has_return = false;
 }
 
-static void output_print_buffered_lines(const struct bpsrun_child *c, struct output_stream *s)
+static void output_print_buffered_lines(struct output_stream *s)
 {
 	char *start = s->buf, *end = s->buf + s->n, *nl;
 
 	s->has_progress |= memchr(start, '\r', s->n) != NULL;
 	while ((nl = memchr(start, '\n', (size_t)(end - start)))) {
-		output_print_line(c, s, start, (size_t)(nl - start), "\n");
+		output_print_line(s, start, (size_t)(nl - start), "\n");
 		start = nl + 1;
 	}
 	s->n = (size_t)(end - start);
 	memmove(s->buf, start, s->n);
 	if (s->n && s->has_progress) {
-		output_print_line(c, s, s->buf, s->n, "");
+		output_print_line(s, s->buf, s->n, "");
 		s->n = 0;
 	} else if (s->n == sizeof(s->buf)) { /* the line fills the buffer: print it in parts */
-		output_print_text(c, s, "", s->buf, s->n, "\n");
+		output_print_text(s, "", s->buf, s->n, "\n");
 		s->n = 0;
 	}
 }
 
-void output_close(const struct bpsrun_child *c, struct output_stream *s)
+void output_close(struct output_stream *s)
 {
 	if (s->fd < 0)
 		return;
 	if (s->n || unfinished == s)
-		output_print_text(c, s, "", s->buf, s->n, "\n");
+		output_print_text(s, "", s->buf, s->n, "\n");
 	s->n = 0;
 	close(s->fd);
-	s->fd = -1;
+	if (s->copy_fd >= 0)
+		close(s->copy_fd);
+	s->fd = s->copy_fd = -1;
 }
 
-int output_open(struct output_stream *s, int to, int *ret_write)
+int output_open(struct output_stream *s, int to, const char *prefix, int *ret_write)
 {
 	int p[2];
 
@@ -137,12 +138,26 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 	}
 	fcntl(p[0], F_SETFL, O_NONBLOCK);
 	s->fd = p[0];
+	s->copy_fd = -1;
 	s->to = to;
+	snprintf(s->prefix, sizeof(s->prefix), "%s", prefix);
 	*ret_write = p[1];
 	return 0;
 }
 
-bool output_read_and_print(const struct bpsrun_child *c, struct output_stream *s)
+int output_copy_to(struct output_stream *s, const char *path)
+{
+	int rc;
+
+	s->copy_fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0666);
+	if (s->copy_fd >= 0)
+		return 0;
+	rc = -errno;
+	output_print_message("cannot write the output to '%s': %s", path, strerror(errno));
+	return rc;
+}
+
+bool output_read_and_print(struct output_stream *s)
 {
 	ssize_t n;
 
@@ -152,18 +167,20 @@ bool output_read_and_print(const struct bpsrun_child *c, struct output_stream *s
 	if (n < 0)
 		return errno == EINTR;
 	if (!n) {
-		output_close(c, s);
+		output_close(s);
 		return false;
 	}
+	if (s->copy_fd >= 0)
+		output_write_all(s->copy_fd, s->buf + s->n, (size_t)n);
 	s->n += (size_t)n;
-	output_print_buffered_lines(c, s);
+	output_print_buffered_lines(s);
 	return true;
 }
 
-void output_print_log_tail(const struct bpsrun_child *c, int least)
+void output_print_log_tail(const char *name, const char *log, int least)
 {
 	char buf[TAIL_BYTES + 1], *line = buf, *p;
-	int fd = open(c->log, O_RDONLY | O_CLOEXEC), lines = 0;
+	int fd = open(log, O_RDONLY | O_CLOEXEC), lines = 0;
 	off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
 	ssize_t n = 0;
 	bool has_level;
@@ -181,6 +198,6 @@ void output_print_log_tail(const struct bpsrun_child *c, int least)
 	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n")) {
 		has_level = p[0] == '<' && p[1] >= '0' && p[1] <= '9' && p[2] == '>';
 		if (!has_level || p[1] - '0' <= least)
-			output_print_message("%s: %s", c->name, has_level ? p + 3 : p);
+			output_print_message("%s: %s", name, has_level ? p + 3 : p);
 	}
 }

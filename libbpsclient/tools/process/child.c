@@ -1,6 +1,6 @@
 /* Starts, signals and reaps the processes that bpsrun needs. The callers choose the processes. All
  * functions run in one thread. */
-#include "libbpsclient/tools/bpsrun.h"
+#include "libbpsclient/tools/process/child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +63,8 @@ static void child_setup_and_exec(const struct spawn_plan *sp, pid_t parent)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
-	dup2(null_fd, STDIN_FILENO);
+	signal(SIGTTOU, SIG_DFL);
+	dup2(sp->in > 0 ? sp->in : null_fd, STDIN_FILENO);
 	if (sp->out >= 0)
 		dup2(sp->out, STDOUT_FILENO);
 	if (sp->err >= 0)

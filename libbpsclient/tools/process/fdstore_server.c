@@ -1,7 +1,7 @@
 /* Stores an agent's file descriptors by name, as systemd does. The agent sends them to a socket, in
  * the format of sd_notify(3) with FDSTORE=1. bpsrun gives them to the agent's next process, so a
  * job survives the death of an agent. One thread. */
-#include "libbpsclient/tools/bpsrun.h"
+#include "libbpsclient/tools/process/fdstore_server.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/os/fd_passing.h"
+#include "libbpsclient/tools/process/output.h"
 
 #define NAME_BYTES 64
 #define KEPT_MAX   4096
