@@ -126,14 +126,29 @@ static int choose_key(struct host_run *h)
 	return 0;
 }
 
+/* Return the number of words up to NULL. */
+static unsigned count_words(char *const *words)
+{
+	unsigned n = 0;
+
+	while (words[n])
+		n++;
+	return n;
+}
+
 /* Send the order to the i-th host. */
 static int send_order(struct host_run *h, unsigned i)
 {
 	const struct bpsrun_options *o = &h->r->o;
-	const char *args[128 + 64];
 	char n_text[16], nodes[16], rank[16], ranks[48];
-	unsigned n = 0, first = 0;
+	const char *const place[] = {"--nnodes", nodes, "--node-rank", rank, "--head", h->head};
+	const char *const workers[] = {"-n", n_text, "--ranks", ranks};
+	unsigned n_command = count_words(o->command), n = 0, first = 0;
+	const char **args = calloc(o->n_passed + n_command + 16, sizeof(*args));
+	int rc;
 
+	if (!args)
+		return -ENOMEM;
 	for (unsigned j = 0; j < i; j++)
 		first += h->entries[j].n;
 	snprintf(n_text, sizeof(n_text), "%u", h->entries[i].n);
@@ -142,27 +157,18 @@ static int send_order(struct host_run *h, unsigned i)
 	snprintf(ranks, sizeof(ranks), "%u/%u", first, o->n);
 	for (unsigned j = 0; j < o->n_passed; j++)
 		args[n++] = o->passed[j];
-	if (!o->daemons_only) {
-		args[n++] = "-n";
-		args[n++] = n_text;
-		args[n++] = "--ranks";
-		args[n++] = ranks;
-	}
-	args[n++] = "--nnodes";
-	args[n++] = nodes;
-	if (h->n_hosts > 1) {
-		args[n++] = "--node-rank";
-		args[n++] = rank;
-		args[n++] = "--head";
-		args[n++] = h->head;
-	}
+	for (unsigned j = 0; !o->daemons_only && j < 4; j++)
+		args[n++] = workers[j];
+	for (unsigned j = 0; j < (h->n_hosts > 1 ? 6 : 2); j++)
+		args[n++] = place[j];
 	args[n++] = "--";
-	for (char **c = o->command; *c && n < sizeof(args) / sizeof(args[0]) - 1; c++)
-		args[n++] = *c;
-	args[n] = NULL;
-	return remote_order_send(h->hosts[i].stdin_fd,
+	for (unsigned j = 0; j < n_command; j++)
+		args[n++] = o->command[j];
+	rc = remote_order_send(h->hosts[i].stdin_fd,
 		&(struct remote_order){
 			.key_hex = h->key_hex, .folder = h->folder, .env = h->env, .args = args});
+	free(args);
+	return rc;
 }
 
 /* ---- processes ---- */

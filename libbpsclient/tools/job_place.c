@@ -25,6 +25,11 @@ static int plan_running_agents(struct bpsrun *r)
 {
 	if (r->place.nnodes > 1 && !r->o.job && r->place.job[0])
 		r->o.job = r->place.job;
+	if (r->place.nnodes > 1 && !r->o.job) {
+		output_print_message("a job on several nodes that uses their agents needs --job, "
+				     "with the same name on each node");
+		return -EINVAL;
+	}
 	if (r->place.nnodes > 1 && r->place.node_rank == PLACE_RANK_UNKNOWN) {
 		output_print_message("a job on several nodes that uses their agents needs "
 				     "--node-rank");

@@ -94,6 +94,24 @@ def test_this_host_needs_no_rsh(lab):
     assert node.wait() == 0 and node.text.count("all sums of 2 are right") == 2, node.text
 
 
+def test_command_runs_once_on_each_host_under_daemons(lab):
+    args = ["--rsh", lab.rsh, "-H", hosts(lab, 4, 4), "--daemons", "--", "sh", "-c"]
+    node = lab.start(
+        0, *args, "echo ${RANK-none} ${BPS_JOB_TOKEN:+token}; test -S $BPS_AGENT_SOCKET"
+    )
+    assert node.wait() == 0, node.text
+    assert sorted(node.text.splitlines())[:2] == ["[0] none token", "[1] none token"], node.text
+
+
+def test_words_of_the_command_arrive_as_they_are(lab):
+    words = ["", "a b", "'\"$HOME\\", "*", *map(str, range(1000))]
+    args = ["--rsh", lab.rsh, "-H", hosts(lab, 1, 1), "--no-prefix", "--", "printf", "<%s>"]
+    node = lab.start(0, *args, *words)
+    assert node.wait() == 0, node.text
+    lines = [line for line in node.text.splitlines() if line.startswith("<")]
+    assert lines == ["".join(f"<{w}>" for w in words)] * 2
+
+
 def test_variables_and_folder_reach_the_workers(lab):
     script = "echo $A-$B-$BPS_SOME-$GO-${C:-unset}; pwd"
     args = ["--rsh", lab.rsh, "-H", hosts(lab, 1, 1), "-x", "A", "-x", "B=b c"]

@@ -290,6 +290,23 @@ def test_command_under_daemons_gets_the_agent_and_the_token_only(lab):
         assert {n for _, n in found} == want and {r for r, _ in found} == {str(rank)}, found
 
 
+def test_step_of_slurm_with_running_agents_uses_them_and_its_name(lab):
+    env = {"SLURM_JOB_ID": 4711, "SLURM_STEP_ID": 3, "SLURM_STEP_NUM_NODES": 2}
+    env |= {"SLURM_NODEID": 1, "SLURM_STEP_NODELIST": "n[1-2]", "BPS_AGENT_SOCKET": "/nonexistent"}
+    script = "echo $RANK/$WORLD_SIZE $BPS_JOB $BPS_AGENT_SOCKET"
+    node = lab.start(1, "-n", 1, "--", "sh", "-c", script, **env)
+    assert node.wait() == 0 and node.text == "[1] 1/2 4711.3 /nonexistent\n", node.text
+
+
+def test_batch_script_of_slurm_is_one_node(lab):
+    """A batch script has the variables of the whole job, but no step."""
+    env = {"SLURM_JOB_ID": 4711, "SLURM_NNODES": 4, "SLURM_JOB_NUM_NODES": 4}
+    env |= {"SLURM_NODEID": 0, "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_PROCID": 0}
+    node = lab.start(1, "-n", 2, "--", "sh", "-c", "echo $RANK/$WORLD_SIZE", **env)
+    assert node.wait() == 0, node.text
+    assert "[0] 0/2\n" in node.text and "[1] 1/2\n" in node.text, node.text
+
+
 def test_two_jobs_on_one_head_need_two_ports(lab):
     args = ["-n", 1, "--nnodes", 1, "--head"]
     first = lab.train(1, *args, lab.addr(1), BPS_CLUSTER_KEY=KEY)
@@ -329,6 +346,11 @@ def test_two_jobs_on_one_head_need_two_ports(lab):
             "-n 1 --nnodes 2 --job j",
             {"BPS_AGENT_SOCKET": "/nonexistent"},
             "a job on several nodes that uses their agents needs --node-rank",
+        ),
+        (
+            "-n 1",
+            {"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "BPS_AGENT_SOCKET": "/nonexistent"},
+            "a job on several nodes that uses their agents needs --job",
         ),
     ],
 )

@@ -46,28 +46,26 @@ static pid_t process_parent(const char *pid)
 	return after && sscanf(after, ") %*c %d", &parent) == 1 ? parent : 0;
 }
 
-/* Kill each present child of this process. Returns false if there was none. */
-static bool kill_each_child(void)
+/* Kill each present child of this process. */
+static void kill_each_child(void)
 {
 	DIR *proc = opendir("/proc");
 	const struct dirent *e;
-	bool has_any = false;
 
 	while (proc && (e = readdir(proc)))
-		if (isdigit((unsigned char)e->d_name[0]) && process_parent(e->d_name) == getpid()) {
+		if (isdigit((unsigned char)e->d_name[0]) && process_parent(e->d_name) == getpid())
 			kill((pid_t)atoi(e->d_name), SIGKILL);
-			has_any = true;
-		}
 	if (proc)
 		closedir(proc);
-	return has_any;
 }
 
 void guard_kill_children(void)
 {
 	uint64_t deadline = clock_now_ms() + GUARD_SWEEP_MS;
 
-	while (kill_each_child() && clock_now_ms() < deadline) {
+	/* waitpid fails when there is no child */
+	while (waitpid(-1, NULL, WNOHANG) >= 0 && clock_now_ms() < deadline) {
+		kill_each_child();
 		while (waitpid(-1, NULL, WNOHANG) > 0)
 			;
 		poll(NULL, 0, SWEEP_POLL_MS);
