@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Time from the start of bpsrun to the first sum, with one host and with several.
+
+    tests/bench/starting.py BUILD [--hosts 8] [--runs 9]
+
+The hosts are network namespaces. Each runs the same line `bpsrun -n 1 --nnodes N --head ADDRESS`.
+The worker is a small C program, so that the time is that of the daemons. A run ends when the last
+worker has its sum. The namespaces share the processors of this machine. So a third kind of run
+starts a job of its own on each host at the same time, which needs about the same processor time as
+one job on all of them. The kinds take turns; the figures are medians.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from harness import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = """
+#include <bps.h>
+#include <err.h>
+#include <stdio.h>
+#include <time.h>
+
+int main(void)
+{
+	struct bps *b;
+	struct bps_tensor *t;
+	struct timespec now;
+
+	if (bps_open(NULL, &b) || bps_declare(b, "t", BPS_F32, 1000, &t) ||
+		bps_push_pull(t, BPS_SUM, 0) || bps_wait(t, 0))
+		errx(1, "%s", bps_last_error());
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	printf("%lld.%09ld\\n", (long long)now.tv_sec, now.tv_nsec);
+	return bps_close(b, 0) ? 1 : 0;
+}
+"""
+
+
+ONE, ALL, EACH = "one host", "all hosts", "a job on each host"
+
+
+def build_worker(build: Path, folder: Path) -> Path:
+    """Compile the worker, and return its path."""
+    source, program = folder / "worker.c", folder / "worker"
+    source.write_text(WORKER)
+    library = [f"-L{build}", f"-Wl,-rpath,{build}", "-l:libbpsclient.so.0"]
+    command = ["cc", f"-I{ROOT / 'libbpsclient'}", "-o", program, source, *library]
+    subprocess.run(list(map(str, command)), check=True)
+    return program
+
+
+def start(build: Path, worker: Path, lab: Lab, i: int, place: list[object], env: dict[str, str]):
+    """Start bpsrun on the i-th host. place: its options about nodes."""
+    line = ["ip", "netns", "exec", f"{lab.prefix}-{i + 1}", build / "bpsrun", "-n", 1, *place]
+    return subprocess.Popen(
+        list(map(str, [*line, "--no-prefix", "--", worker])),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def first_sum_s(build: Path, worker: Path, lab: Lab, kind: str, env: dict[str, str]) -> float:
+    """Run one job on one host or on all hosts, or a job on each host. Return the time until the
+    last worker has its sum."""
+    n = 1 if kind == ONE else len(lab.hosts)
+    begun = time.monotonic()
+    nodes = []
+    for i in range(n):
+        size, head = (1, i) if kind == EACH else (n, 0)
+        place = ["--nnodes", size, "--head", lab.hosts[head].address]
+        nodes.append(start(build, worker, lab, i, place, env))
+    ended = []
+    for node in nodes:
+        out, err = node.communicate(timeout=120)
+        if node.returncode:
+            sys.exit(f"a node has ended with {node.returncode}: {err}")
+        ended.append(float(out))
+    return max(ended) - begun
+
+
+def main() -> None:
+    """Measure, and print the medians and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="folder of the build, such as build/release")
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=9)
+    args = parser.parse_args()
+    build = args.build.resolve()
+    key = subprocess.check_output([build / "bpsctl", "key", "new"], text=True).strip()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_")}
+    env["BPS_CLUSTER_KEY"] = key
+    times: dict[str, list[float]] = {ONE: [], ALL: [], EACH: []}
+    with tempfile.TemporaryDirectory() as folder:
+        worker = build_worker(build, Path(folder))
+        lab = Lab(args.hosts, "none")
+        for _ in range(args.runs):
+            for kind, found in times.items():
+                found.append(first_sum_s(build, worker, lab, kind, env))
+        lab.close()
+    medians = {kind: statistics.median(found) for kind, found in times.items()}
+    for kind, found in times.items():
+        shown = " ".join(f"{1000 * t:.0f}" for t in sorted(found))
+        print(f"{kind}: median {1000 * medians[kind]:.0f} ms ({shown})")
+    print(f"{args.hosts} hosts over one: {medians[ALL] / medians[ONE]:.2f}")
+    print(f"{args.hosts} hosts over a job on each: {medians[ALL] / medians[EACH]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
