@@ -262,13 +262,12 @@ static int runner_main(struct bpsrun *r, const sigset_t *signals)
 
 int main(int argc, char **argv)
 {
-	struct bpsrun r = {.signal_fd = -1,
-		.cause_fd = -1,
-		.member.lines.fd = -1,
-		.oom_kills = cgroup_oom_kills()};
+	/* static: the environment and the options point into it until the process ends */
+	static struct bpsrun r = {.signal_fd = -1, .cause_fd = -1, .member.lines.fd = -1};
 	sigset_t passed, signals, blocked;
 	int rc = bpsrun_options_parse(argc, argv, &r.o);
 
+	r.oom_kills = cgroup_oom_kills();
 	if (!rc && r.o.from_stdin)
 		rc = remote_take_order(&r);
 	if (rc)

@@ -80,6 +80,8 @@ struct bpsrun_options {
 
 struct bpsrun {
 	struct bpsrun_options o;
+	/* the received order (remote.c), to which options and environment point: freed by exit */
+	char *order_text, **order_words;
 	struct place place;
 	char dir[96]; /* folder of the job's daemons; "": an agent runs already */
 	char exe_dir[PATH_MAX];

@@ -148,6 +148,8 @@ int remote_take_order(struct bpsrun *r)
 		free(words);
 		return rc;
 	}
+	r->order_text = text;
+	r->order_words = words;
 	words[0] = ARG("bpsrun");
 	optind = 0; /* getopt_long begins again */
 	rc = bpsrun_options_parse(n + 1, words, &r->o);
