@@ -191,7 +191,9 @@ struct agt_contributors agt_tensor_contributors(const struct agt_tensor *t)
 		const struct agt_kept_part *k = t->parts[i].kept;
 
 		for (unsigned w = 0; w < WIRE_MEMBERS_MAX / 64; w++)
-			c.members.w[w] &= t->job->is_local ? UINT64_MAX : k->contributors[at].w[w];
+			c.members.w[w] &= t->job->is_local || tensor_is_value(t)
+						  ? UINT64_MAX
+						  : k->contributors[at].w[w];
 		c.least = k->workers[at] < c.least ? k->workers[at] : c.least;
 		c.most = k->workers[at] > c.most ? k->workers[at] : c.most;
 		c.is_late |= k->is_late[at] != 0;

@@ -100,6 +100,8 @@ struct agt_kept_part {
 	uint32_t result_crc[2], workers[2];
 	/* whether each of these sums did not wait for this machine (WIRE_LATE) */
 	uint32_t is_late[2];
+	/* version of the value in each of the last two answers; 0: a sum (V3) */
+	uint64_t version[2];
 	/* border: the view of the last barrier at which workers joined the job. base: the last
 	 * local round before that barrier. All members have completed round `base`. Messages give
 	 * round `base` + 1 the number 1. The core writes base first, then border. */

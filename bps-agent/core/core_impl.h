@@ -140,6 +140,12 @@ static inline uint32_t tensor_n_contributing_workers(const struct agt_tensor *t)
 	return t->is_device ? t->job->n_workers : t->n_given;
 }
 
+/* Return whether servers keep the tensor's value from round to round. */
+static inline bool tensor_is_value(const struct agt_tensor *t)
+{
+	return t->shape.mode == MODE_VALUE;
+}
+
 /* Find the job whose id is `id`. Returns NULL if there is no such job, or if it is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round in progress. The round ends when all its

@@ -106,8 +106,10 @@ void part_enqueue_to_send(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 
-	if (part->is_staging || part->is_working)
-		return; /* part_staging_done or part_task_done queues the partition later */
+	if (part->is_staging || part->is_working || part_awaits_value(part))
+		/* part_staging_done, part_task_done or on_have_ok_message queues the partition
+		 * later */
+		return;
 	part->node.key = heap_key_of_partition(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&part_core(part)->local, &part->node);
@@ -183,6 +185,11 @@ uint64_t part_last_round(const struct agt_part *part)
 uint64_t part_wire_round(const struct agt_part *part, uint64_t round)
 {
 	return round - part->kept->base;
+}
+
+bool part_awaits_value(const struct agt_part *part)
+{
+	return tensor_is_value(part->tensor) && part->is_have_unconfirmed;
 }
 
 bool part_is_have_due(const struct agt_part *part)
@@ -267,8 +274,9 @@ void part_move_to_server(struct agt_part *part, struct agt_link *link, uint64_t 
 		part->kept->base = part_last_round(part);
 		part->kept->border = part->tensor->job->border;
 	}
-	part->is_have_unconfirmed =
-		part_wire_round(part, part_last_round(part)) > 0 || part->tensor->job->has_backup;
+	part->is_have_unconfirmed = part_wire_round(part, part_last_round(part)) > 0 ||
+				    part->tensor->job->has_backup ||
+				    (tensor_is_value(part->tensor) && link);
 	if (link && link_attach_part(link, part) < 0)
 		agt_job_fail_and_report(part->tensor->job, -ENOMEM, "out of memory in the agent");
 	part_requeue_messages(part, "new placement");

@@ -175,6 +175,9 @@ void part_uncharge_inflight(struct agt_part *part);
 /* Return whether HAVE of the last complete round is due. HAVE is due if is_have_unconfirmed is set
  * and the state is IDLE or READY. */
 bool part_is_have_due(const struct agt_part *part);
+/* Return whether the partition's server does not have the value yet (V1). The partition then sends
+ * HOLD in place of HAVE, and no contribution. */
+bool part_awaits_value(const struct agt_part *part);
 /* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but CONTRIB(r) may have to wait for the
  * window. Meanwhile other members may need HAVE. */
 void part_queue_have(struct agt_part *part);

@@ -26,6 +26,7 @@ static void part_complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->result_crc[i] = m->crc;
 	kept->workers[i] = m->result.workers;
 	kept->is_late[i] = (m->flags & WIRE_LATE) != 0;
+	kept->version[i] = m->result.version;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
 	/* In a job with backup machines, members that have started a later round may wait for this
@@ -112,6 +113,10 @@ void part_read_done(struct agt_part *part, int status)
 			xport_read_crc(&part->read) == part->offer.crc) {
 			histogram_add(&part_core(part)->stats.pull,
 				part_core(part)->now_ns - part->offered_ns);
+			/* The server has two copies of a value for all members, so it needs this
+			 * one soon. */
+			if (tensor_is_value(part->tensor))
+				link_send_got(part->link, &part->offer);
 			part_complete_round(part, &part->offer);
 			return;
 		}
@@ -201,7 +206,7 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 	}
 	/* A round that does not wait for this machine may end without any values. */
 	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
-		m->result.workers > job->size ||
+		m->result.workers > job->size || !m->result.version != !tensor_is_value(t) ||
 		(!m->result.workers && t->n_given && !job->has_backup)) {
 		on_result_misfit(part, m);
 		return;
@@ -289,6 +294,8 @@ static void on_have_ok_message(struct agt_part *part, const struct wire_msg *m)
 		return;
 	part->is_have_unconfirmed = false;
 	part_stop_timer(part);
+	if (part->state == PART_READY && !heap_node_is_queued(&part->node))
+		part_enqueue_to_send(part);
 }
 
 void part_receive_message(struct agt_link *link, const struct wire_msg *m)

@@ -30,6 +30,22 @@ static unsigned tensor_list_given(const struct agt_tensor *t, uint64_t offset, u
 	return n;
 }
 
+/* Add the value of the round before to the sum of the inputs in dst. has_no_input: all workers
+ * abstain, and dst is not written yet. Used for jobs with one member. */
+static void part_add_to_local_value(
+	const struct agt_part *part, size_t first, size_t n, char *dst, bool has_no_input)
+{
+	const struct agt_tensor *t = part->tensor;
+	size_t elem = dtype_bytes(t->shape.dtype);
+	const void *before = (const char *)t->out[(part->round - 1) & 1].mem +
+			     part_byte_offset(part) + first * elem;
+
+	if (has_no_input)
+		memset(dst, 0, n * elem);
+	if (part->round > 1)
+		reduce_fold(dst, &before, 1, n, t->shape.dtype, OP_SUM, has_no_input);
+}
+
 /* Compute the sum of the inputs for one step of the partition into dst. If op is OP_AVG, compute
  * the mean of the machine's workers instead. If all workers abstain, write zeros. */
 static void part_reduce_step(
@@ -54,7 +70,9 @@ static void part_reduce_step(
 			reduce_fold(acc, src, n_src, n, t->shape.dtype, t->op, is_first);
 		is_first = false;
 	}
-	if (is_first)
+	if (part->task.kind == TASK_LOCAL && tensor_is_value(t))
+		part_add_to_local_value(part, first, n, dst, is_first);
+	else if (is_first)
 		memset(dst, 0, n * elem);
 	else
 		reduce_finish(dst, acc, n, t->shape.dtype, op, tensor_n_contributing_workers(t));
@@ -296,7 +314,10 @@ int part_send_contrib(struct agt_part *part)
 	m.priority = t->priority;
 	m.contrib.op = t->op;
 	m.contrib.workers = tensor_n_contributing_workers(t);
-	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
+	/* members hold different versions of a value, so there is no crc to compare */
+	m.contrib.crc_prev = m.round > 1 && !tensor_is_value(t)
+				     ? part->kept->result_crc[(part->round - 1) & 1]
+				     : 0;
 	if (FAILPOINT(AGENT_CONTRIB_ECHO))
 		m.contrib.crc_prev = ~m.contrib.crc_prev;
 	/* If all workers abstain, the message has no bytes (W1). */
@@ -346,6 +367,7 @@ static int part_send_donation(struct agt_part *part)
 	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;
 	m.result.contributors = part->kept->contributors[r & 1];
+	m.result.version = part->kept->version[r & 1];
 	describe_payload(&m, &mem, part_bytes(part), part->kept->result_crc[r & 1]);
 	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 }
@@ -359,7 +381,10 @@ int part_send_owed(struct agt_part *part, enum part_owe what)
 		return part_send_donation(part);
 	if (!part_is_have_due(part))
 		return 0;
-	m = part_message_of(part, WIRE_HAVE, part_last_round(part));
+	m = part_message_of(
+		part, tensor_is_value(part->tensor) ? WIRE_HOLD : WIRE_HAVE, part_last_round(part));
+	if (m.type == WIRE_HOLD && part_last_round(part))
+		m.hold.version = part->kept->version[part_last_round(part) & 1];
 	rc = FAILPOINT(AGENT_HAVE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc == 0)
 		part_await_answer(part);

@@ -3,6 +3,7 @@
  * shape. place_apply.c numbers the tensors. All functions run on the core's thread. */
 #include "bps-scheduler/core/declare.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "bps-scheduler/core/admission.h"
@@ -123,6 +124,21 @@ static bool has_room_for_tensor(const struct declare_request *in, const struct c
 	return false;
 }
 
+/* Check that the job's options allow a value (MODE_VALUE). The deltas of a value are added in the
+ * order of their arrival, and no worker's delta is left out. Errors: -EINVAL; err gets the text. */
+static int tensor_check_value_options(
+	const struct sched_job *j, const struct sched_tensor *t, struct err_text *err)
+{
+	const char *option = j->flags & JOB_DETERMINISTIC ? "deterministic"
+			     : j->flags & JOB_ELASTIC     ? "elastic"
+			     : j->backup                  ? "backup"
+							  : NULL;
+
+	if (t->shape.mode != MODE_VALUE || !option)
+		return 0;
+	return err_set(err, -EINVAL, "a job with the option %s cannot have values", option);
+}
+
 /* Accept or refuse a tensor that is declared for the first time. A refused tensor stays in the
  * table, in state FAILED (rule C9), for two reasons. First, all agents must get the same answer,
  * even if the servers have more memory later. Second, no tensor of that name with another shape may
@@ -132,6 +148,8 @@ static void tensor_claim_or_refuse(const struct declare_request *in, struct sche
 	struct err_text why, err;
 	int rc = shape_check(&t->shape, SCHED_TENSOR_BYTES_MAX, &why);
 
+	if (rc == 0)
+		rc = tensor_check_value_options(in->j, t, &why);
 	if (rc == 0)
 		rc = admission_check_tensor(in->c, in->j, t, &why);
 	if (rc == 0) {

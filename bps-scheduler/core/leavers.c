@@ -160,7 +160,7 @@ static bool probe_lose_missing_workers(struct sched_core *c, struct sched_job *j
 		const struct sched_worker *known = &j->workers[w->rank];
 
 		if (known->state != WORKER_DONE || known->done_seq >= detail->seq ||
-			w->submitted >= detail->round)
+			w->submitted >= sched_needed_round(j, detail->tensor, detail->round))
 			continue;
 		snprintf(what, sizeof(what),
 			"rank %u waits for tensor '%.200s', round %llu, and rank %u has submitted "

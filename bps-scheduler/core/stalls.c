@@ -114,7 +114,8 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	for (uint32_t i = 0; i < detail->n_workers; i++) {
 		const struct sched_probe_worker *w = &detail->workers[i];
 
-		if (w->w.submitted >= detail->round && w->w.is_attached)
+		if (w->w.submitted >= sched_needed_round(j, detail->tensor, detail->round) &&
+			w->w.is_attached)
 			continue;
 		if (!n_late++)
 			finding_set_worker(&f, w);

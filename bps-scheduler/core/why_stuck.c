@@ -190,15 +190,16 @@ static int quietest_first(const void *a, const void *b)
 }
 
 /* Describe the workers that have not submitted the probed round. Returns their number. */
-static uint32_t why_append_late_workers(
-	const struct sched_core *c, const struct sched_probe *p, struct why_text *t)
+static uint32_t why_append_late_workers(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct why_text *t)
 {
+	uint64_t needed = sched_needed_round(j, p->tensor, p->round);
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; p->tensor != CTL_NO_ID && i < p->n_workers; i++) {
 		const struct sched_probe_worker *w = &p->workers[i];
 
-		if (w->w.submitted >= p->round && w->w.is_attached)
+		if (w->w.submitted >= needed && w->w.is_attached)
 			continue;
 		if (n++ >= NAMES_MAX)
 			continue;
@@ -292,7 +293,7 @@ static void why_append_round(const struct sched_core *c, const struct sched_job 
 
 	if (p->n_workers)
 		qsort(p->workers, p->n_workers, sizeof(*p->workers), quietest_first);
-	late = why_append_late_workers(c, p, t);
+	late = why_append_late_workers(c, j, p, t);
 	if (p->tensor == CTL_NO_ID)
 		why_append_undeclared(c, j, t);
 	if (p->tensor == CTL_NO_ID)
@@ -478,7 +479,8 @@ static void probe_report_stalled_worker(
 	for (uint32_t i = 0; i < p->n_workers; i++) {
 		const struct sched_probe_worker *w = &p->workers[i];
 
-		if (w->w.submitted >= p->round || !w->w.is_attached || w->w.quiet_ms < STALLED_MS)
+		if (w->w.submitted >= sched_needed_round(j, p->tensor, p->round) ||
+			!w->w.is_attached || w->w.quiet_ms < STALLED_MS)
 			continue;
 		j->stalled_tensor = p->tensor;
 		j->stalled_round = p->round;

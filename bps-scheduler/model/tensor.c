@@ -116,14 +116,25 @@ uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 	return shape_part_elems(&t->shape, t->part_elems, i) * dtype_bytes(t->shape.dtype);
 }
 
-/* A server keeps two result buffers for a partition. If the accumulator's type and the results'
- * type have different sizes, the server also keeps an accumulator. The server rounds the size of
- * each of these two or three buffers up to a power of two. */
+uint64_t sched_needed_round(const struct sched_job *j, uint32_t tensor, uint64_t round)
+{
+	const struct sched_tensor *t = tensor < j->n_placed ? j->placed[tensor] : NULL;
+
+	if (!t || t->shape.mode != MODE_VALUE)
+		return round;
+	return t->shape.stale == STALE_UNBOUNDED || round <= t->shape.stale + UINT64_C(1)
+		       ? 1
+		       : round - t->shape.stale;
+}
+
+/* A server keeps two result buffers for a partition. For a partition of a value, it also keeps the
+ * value. If the accumulator's type and the results' type have different sizes, it also keeps an
+ * accumulator. The server rounds the size of each of these buffers up to a power of two. */
 uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->shape.dtype), acc = dtype_acc_bytes(t->shape.dtype);
 
-	return 2 * pool_rounded_bytes(n_elems * bytes) +
+	return (t->shape.mode == MODE_VALUE ? 3 : 2) * pool_rounded_bytes(n_elems * bytes) +
 	       (acc == bytes ? 0 : pool_rounded_bytes(n_elems * acc));
 }
 

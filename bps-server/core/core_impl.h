@@ -1,7 +1,7 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
 /* Objects that all files of the server's core share. The files:
- *   events.c        the core as a whole, peers, the transport's events
+ *   events.c        the core as a whole, peers, the transport's events, slices of work
  *   plan.c          jobs and partitions, as the scheduler announces and places them
  *   rounds.c        the effect of each message on slots and seats
  *   rule_in_step.c  rounds that wait for all members
@@ -13,6 +13,7 @@
  *   owed.c          messages that wait to be sent to members
  *   slots.c         slots and seats: their states
  *   job.c           look-ups, failure of a job
+ *   values.c        partitions of values, which the server keeps from round to round
  *   arrivals.c      statistics of the members that contribute last
  * A file calls only files below it, except through two tables: completion.c asks the job's rule
  * (struct round_rule), and lower files report to completion.c and sums.c (struct srv_reports). */
@@ -25,6 +26,7 @@
 
 struct slot;
 struct srv_peer;
+struct srv_value;
 struct seat;
 TAILQ_HEAD(seat_list, seat);
 TAILQ_HEAD(slot_list, slot);
@@ -174,6 +176,7 @@ struct srv_part {
 	/* f32 accumulator for sums of f16 and bf16; used by the slot that is being summed */
 	struct buf *acc;
 	struct slot slots[2];
+	struct srv_value *value; /* set for a partition of a value (values.h), else NULL */
 	/* Members of the job under the present pgen. Only these members may send, and a round needs
 	 * the contributions of all of them. */
 	struct member_set live;
@@ -246,18 +249,22 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 
 /* A result that was offered under an older pgen. The server keeps the result's buffer as long as a
  * peer may read from the buffer (rule B3 of docs/reference/faults.md). */
+struct retired_reader {
+	struct srv_peer *peer;
+	uint64_t round; /* round of the peer to which the result is the answer */
+};
 struct retired_result {
 	TAILQ_ENTRY(retired_result) link;
 	struct buf *buf;
-	uint64_t pgen, round;
+	uint64_t pgen;
 	uint32_t job, tensor, part;
-	unsigned n_peers;
-	struct srv_peer *peers[];
+	unsigned n_readers;
+	struct retired_reader readers[];
 };
 
 /* Functions that reads.c and sums.c call to report to the files above them. */
 struct srv_reports {
-	/* The contribution of the seat's member is in seat->buf. */
+	/* The contribution of the seat's member is in seat->buf or seat->loan. */
 	void (*contribution_read)(struct srv_core *core, struct seat *seat);
 	/* The result of the slot is complete: it was summed, or read from its donor. */
 	void (*result_ready)(struct srv_core *core, struct slot *slot);
@@ -278,6 +285,7 @@ struct srv_core {
 	TAILQ_HEAD(, srv_peer) peers;
 	TAILQ_HEAD(, srv_peer) ready;
 	struct slot_list work, donating, holding, cutting;
+	TAILQ_HEAD(, srv_value) values; /* values with deltas to add or a snapshot to take */
 	/* time of the next check of the slots in the list `cutting`; no later than any slot's
 	 * cut_ns; 0 before the first check */
 	uint64_t cut_due_ns;

@@ -13,11 +13,28 @@
 #include "bps-server/core/reads.h"
 #include "bps-server/core/rounds.h"
 #include "bps-server/core/sums.h"
+#include "bps-server/core/values.h"
 #include "common/base/failpoint.h"
 
+static void event_contribution_read(struct srv_core *core, struct seat *seat)
+{
+	if (seat->part->value)
+		value_stage_delta(seat);
+	else
+		seat_stage_contribution(core, seat);
+}
+
+static void event_result_ready(struct srv_core *core, struct slot *slot)
+{
+	if (slot->part->value)
+		value_begin_live(core, slot);
+	else
+		slot_publish_result(core, slot);
+}
+
 static const struct srv_reports reports = {
-	.contribution_read = seat_stage_contribution,
-	.result_ready = slot_publish_result,
+	.contribution_read = event_contribution_read,
+	.result_ready = event_result_ready,
 	.donation_failed = slot_request_donation,
 	.staging_exhausted = sums_queue_foldable_slots,
 };
@@ -46,6 +63,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->jobs);
 	TAILQ_INIT(&core->peers);
 	TAILQ_INIT(&core->work);
+	TAILQ_INIT(&core->values);
 	TAILQ_INIT(&core->donating);
 	TAILQ_INIT(&core->holding);
 	TAILQ_INIT(&core->cutting);
@@ -142,6 +160,7 @@ static void event_peer_disconnected(void *ctx, struct xconn *c, const char *why)
 		return;
 	c->user = NULL;
 	TAILQ_REMOVE(&core->peers, peer, link);
+	values_peer_down(core, peer);
 	slots_peer_down(core, peer);
 	if (peer->is_ready)
 		TAILQ_REMOVE(&core->ready, peer, ready);
@@ -182,6 +201,17 @@ uint64_t srv_core_run_deadlines(struct srv_core *core, uint64_t now_ns)
 		slot_request_donation(core, slot);
 	cut_ns = slots_check_due_cuts(core);
 	return slot && slot->donor_deadline_ns < cut_ns ? slot->donor_deadline_ns : cut_ns;
+}
+
+bool srv_core_sum_slice(struct srv_core *core)
+{
+	size_t done = sums_work(core);
+
+	while (done < SRV_SLICE_BYTES && !TAILQ_EMPTY(&core->values))
+		done += values_work(core);
+	core->stats.bytes_summed += done;
+	reads_start_queued(core);
+	return !TAILQ_EMPTY(&core->work) || !TAILQ_EMPTY(&core->values);
 }
 
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent)

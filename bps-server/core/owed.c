@@ -5,6 +5,7 @@
 
 #include <errno.h>
 
+#include "bps-server/core/value_state.h"
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
@@ -72,12 +73,48 @@ static void slot_compute_result_crc(struct slot *slot)
 	slot->has_crc = true;
 }
 
+/* Send the member's answer from a snapshot of the value. */
+static int seat_send_answer(struct seat *seat)
+{
+	struct srv_value *v = seat->part->value;
+	struct value_member *m = &v->members[seat->member];
+	const struct value_snapshot *s = &v->snapshots[m->snapshot ? m->snapshot - 1 : 0];
+	struct wire_msg r = message_build_for_seat(seat, WIRE_RESULT, m->answer_round);
+	int rc;
+
+	if (!m->snapshot || FAILPOINT(SERVER_RESULT_BEFORE_SEND))
+		return 0; /* the member has reported meanwhile that it has the answer */
+	r.len = seat->part->bytes;
+	r.crc = s->crc;
+	r.result.n_members = seat->part->n_seats;
+	r.result.version = s->version;
+	r.result.contributors = s->odd;
+	for (unsigned i = 0; i < seat->part->n_seats; i++)
+		if (member_set_has(&seat->part->live, i))
+			r.result.workers += seat->part->job->members[i].workers;
+	if (r.len <= WIRE_INLINE_MAX) {
+		r.flags = WIRE_INLINE;
+		r.payload = s->buf->mem;
+		rc = xport_send(seat->peer->conn, &r);
+		if (rc == 0)
+			member_release_answer(v, m);
+		return rc;
+	}
+	r.segment = s->buf->segment;
+	r.offset = s->buf->offset;
+	rc = xport_send_eager(seat->peer->conn, &r, true);
+	m->is_offered |= rc == 0;
+	return rc;
+}
+
 static int seat_send_result(struct seat *seat)
 {
 	struct slot *slot = NULL;
 	struct wire_msg m;
 	int rc;
 
+	if (seat->part->value)
+		return seat_send_answer(seat);
 	for (unsigned i = 0; i < 2; i++) {
 		struct slot *s = &seat->part->slots[i];
 

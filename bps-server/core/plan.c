@@ -12,11 +12,13 @@
 #include "bps-server/core/job.h"
 #include "bps-server/core/reads.h"
 #include "bps-server/core/round_rule.h"
+#include "bps-server/core/values.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
 static void part_free(struct srv_core *core, struct srv_part *part)
 {
+	value_reset_for_pgen(part);
 	for (unsigned i = 0; i < 2; i++) {
 		slot_reset_to_empty(core, &part->slots[i]);
 		pool_put(core->sums, part->slots[i].result);
@@ -24,6 +26,7 @@ static void part_free(struct srv_core *core, struct srv_part *part)
 	for (unsigned i = 0; i < part->n_seats; i++)
 		seat_reset_for_pgen(core, &part->seats[i]);
 	pool_put(core->sums, part->acc);
+	value_free(part);
 	core->stats.parts--;
 	free(part);
 }
@@ -194,11 +197,15 @@ static int part_allocate_buffers(struct srv_core *core, struct srv_part *part)
 {
 	enum dtype dtype = part_dtype(part);
 
-	for (unsigned i = 0; i < 2; i++) {
+	bool is_value = part->job->tensors[part->tensor].shape.mode == MODE_VALUE;
+
+	for (unsigned i = 0; i < (is_value ? 1 : 2); i++) {
 		part->slots[i].result = pool_get(core->sums, part->bytes);
 		if (!part->slots[i].result)
 			return BPS_EQUOTA;
 	}
+	if (is_value)
+		return value_new(core, part);
 	if (dtype_acc_bytes(dtype) != dtype_bytes(dtype)) {
 		part->acc = pool_get(core->sums, part->n_elems * dtype_acc_bytes(dtype));
 		if (!part->acc)
@@ -267,6 +274,7 @@ static void part_restart_under_pgen(struct srv_core *core, struct srv_part *part
 		"partition restarts in a new placement: job=%u tensor=%u part=%u pgen=%llu to=%llu",
 		part->job->id, part->tensor, part->index, (unsigned long long)part->pgen,
 		(unsigned long long)pgen);
+	value_reset_for_pgen(part);
 	for (unsigned i = 0; i < 2; i++)
 		slot_reset_to_empty(core, &part->slots[i]);
 	for (unsigned i = 0; i < part->n_seats; i++)

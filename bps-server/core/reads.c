@@ -220,7 +220,8 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 /* Return whether a read waits for staging memory that a running read or a queued sum will free. */
 static bool is_waiting_for_staging(const struct srv_core *core)
 {
-	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
+	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work) ||
+					   !TAILQ_EMPTY(&core->values));
 }
 
 void reads_start_queued(struct srv_core *core)

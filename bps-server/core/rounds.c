@@ -12,6 +12,7 @@
 #include "bps-server/core/retired.h"
 #include "bps-server/core/round_rule.h"
 #include "bps-server/core/slots.h"
+#include "bps-server/core/values.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
@@ -113,7 +114,7 @@ static void contrib_inline(
 		return;
 	}
 	memcpy(seat->buf->mem, m->payload, m->len);
-	seat_stage_contribution(core, seat);
+	core->reports->contribution_read(core, seat);
 }
 
 /* Use a contribution from this host in place, without a copy. The contribution's bytes do not
@@ -127,7 +128,7 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	if (!c->is_same_host || seat->part->job->flags & JOB_SHRINK ||
 		c->x->ops->borrow(c, m->segment, m->offset, m->len, &seat->loan))
 		return false;
-	seat_stage_contribution(core, seat);
+	core->reports->contribution_read(core, seat);
 	return true;
 }
 
@@ -143,6 +144,55 @@ static void contrib_count_without_bytes(struct srv_core *core, struct slot *slot
 	slot_check_complete(core, slot);
 }
 
+static void seat_take_offer(
+	struct srv_core *core, struct slot *slot, struct seat *seat, const struct wire_msg *m)
+{
+	if (seat->state != SEAT_IDLE)
+		core->stats.duplicates++;
+	if (seat->state == SEAT_WANT_READ)
+		/* the queued offer may be in another segment than this offer */
+		reads_cancel_contribution(core, seat);
+	seat->offer = (struct offer){.round = m->round,
+		.offset = m->offset,
+		.crc = m->crc,
+		.workers = m->contrib.workers,
+		.segment = m->segment,
+		.priority = m->priority};
+	if (seat->state == SEAT_READING || seat->state == SEAT_STAGED)
+		return;
+	if (!m->contrib.workers && seat->part->value)
+		value_add_nothing(seat);
+	else if (!m->contrib.workers)
+		slot_record_abstention(core, slot, seat);
+	else if (m->flags & WIRE_INLINE)
+		contrib_inline(core, slot, seat, m);
+	else if (!contrib_borrow(core, seat, m))
+		reads_queue_contribution(core, seat);
+}
+
+/* Handle a delta for a value (V1 to V3). */
+static void on_delta_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+{
+	switch (value_judge_delta(seat, m->round)) {
+	case VALUE_TAKE:
+		break;
+	case VALUE_IGNORE:
+		core->stats.duplicates++;
+		return;
+	case VALUE_AGAIN:
+		seat_queue_message(seat, OWE_AGAIN, m->round);
+		return;
+	case VALUE_INVALID:
+		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
+		return;
+	}
+	if (m->contrib.op != OP_SUM || (seat->state != SEAT_IDLE && !m->contrib.workers))
+		peer_close_on_protocol_error(
+			core, seat->peer, m, "the contribution does not fit its value");
+	else
+		seat_take_offer(core, &seat->part->slots[0], seat, m);
+}
+
 static void on_contrib_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -151,6 +201,10 @@ static void on_contrib_message(struct srv_core *core, struct seat *seat, const s
 	if (!contrib_is_valid(part, seat, m)) {
 		peer_close_on_protocol_error(
 			core, seat->peer, m, "the contribution does not fit its partition");
+		return;
+	}
+	if (part->value) {
+		on_delta_message(core, seat, m);
 		return;
 	}
 	switch (part->job->rule->accept(core, seat, m->round, &slot)) {
@@ -187,47 +241,37 @@ static void on_contrib_message(struct srv_core *core, struct seat *seat, const s
 			core, seat->peer, m, "it abstains from a round to which it contributes");
 		return;
 	}
-	if (seat->state != SEAT_IDLE)
-		core->stats.duplicates++;
-	if (seat->state == SEAT_WANT_READ)
-		/* the queued offer may be in another segment than this offer */
-		reads_cancel_contribution(core, seat);
 	if (seat->offer.round != m->round)
 		arrivals_offer(&slot->arrivals, seat->member, part->n_live, core->now_ns);
-	seat->offer = (struct offer){.round = m->round,
-		.offset = m->offset,
-		.crc = m->crc,
-		.workers = m->contrib.workers,
-		.segment = m->segment,
-		.priority = m->priority};
-	if (seat->state == SEAT_READING)
-		return;
-	if (!m->contrib.workers)
-		slot_record_abstention(core, slot, seat);
-	else if (m->flags & WIRE_INLINE)
-		contrib_inline(core, slot, seat, m);
-	else if (!contrib_borrow(core, seat, m))
-		reads_queue_contribution(core, seat);
+	seat_take_offer(core, slot, seat, m);
 }
 
 static void on_have_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	if (seat->part->job->rule->record_result(core, seat, m->round))
+	if (!seat->part->value && seat->part->job->rule->record_result(core, seat, m->round))
 		seat_queue_message(seat, OWE_HAVE_OK, m->round);
 	else
 		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
 }
 
+static void on_hold_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+{
+	if (!seat->part->value || !value_take_hold(seat, m->round, m->hold.version))
+		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
+}
+
 static void on_donate_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	struct slot *slot = part_slot_of_round(seat->part, m->round);
+	struct slot *slot = seat->part->value ? &seat->part->slots[0]
+					      : part_slot_of_round(seat->part, m->round);
 
 	if (slot->state != SLOT_DONATING || slot->round != m->round ||
 		!member_set_has(&slot->has, seat->member) || slot->fetch) {
 		core->stats.duplicates++;
 		return;
 	}
-	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats) {
+	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
+		(seat->part->value && m->result.version != seat->part->value->held_version)) {
 		peer_close_on_protocol_error(
 			core, seat->peer, m, "the donation does not fit its partition");
 		return;
@@ -252,14 +296,16 @@ static void on_donate_message(struct srv_core *core, struct seat *seat, const st
 	memcpy(slot->result->mem, m->payload, m->len);
 	slot->crc = m->crc;
 	slot->has_crc = true;
-	slot_publish_result(core, slot);
+	core->reports->result_ready(core, slot);
 }
 
 static void on_got_message(struct seat *seat, const struct wire_msg *m)
 {
 	struct slot *slot = part_slot_of_round(seat->part, m->round);
 
-	if (slot->state != SLOT_EMPTY && slot->round == m->round)
+	if (seat->part->value)
+		value_take_got(seat, m->round);
+	else if (slot->state != SLOT_EMPTY && slot->round == m->round)
 		slot_clear_seat_offer(slot, seat);
 }
 
@@ -269,7 +315,7 @@ static void peer_send_again_reply(struct srv_peer *peer, const struct wire_msg *
 {
 	struct wire_msg r = wire_make_answer(m, WIRE_AGAIN);
 
-	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
+	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE || m->type == WIRE_HOLD)
 		xport_send(peer->conn, &r); /* if the send fails, the agent's own timer retries */
 }
 
@@ -320,6 +366,10 @@ static void peer_dispatch_message(
 	case WIRE_HAVE:
 		if (!FAILPOINT(SERVER_HAVE_RECEIVED))
 			on_have_message(core, seat, m);
+		break;
+	case WIRE_HOLD:
+		if (!FAILPOINT(SERVER_HAVE_RECEIVED))
+			on_hold_message(core, seat, m);
 		break;
 	case WIRE_DONATE:
 		if (!FAILPOINT(SERVER_DONATE_RECEIVED))

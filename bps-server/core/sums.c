@@ -196,7 +196,7 @@ static void slot_end_sum_pass(struct srv_core *core, struct slot *slot)
 	}
 }
 
-bool srv_core_sum_slice(struct srv_core *core)
+size_t sums_work(struct srv_core *core)
 {
 	size_t done = 0;
 	struct slot *slot;
@@ -210,7 +210,5 @@ bool srv_core_sum_slice(struct srv_core *core)
 		if (slot->pos == slot->part->n_elems)
 			slot_end_sum_pass(core, slot);
 	}
-	core->stats.bytes_summed += done;
-	reads_start_queued(core);
-	return !TAILQ_EMPTY(&core->work);
+	return done;
 }

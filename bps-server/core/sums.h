@@ -1,8 +1,10 @@
 #ifndef BPS_SERVER_CORE_SUMS_H
 #define BPS_SERVER_CORE_SUMS_H
-/* The summing of contributions, which srv_core_sum_slice performs in slices. */
+/* The summing of contributions, in slices. */
 #include "bps-server/core/core_impl.h"
 
+/* Add about SRV_SLICE_BYTES of staged contributions. Returns the number of bytes touched. */
+size_t sums_work(struct srv_core *core);
 /* Queue the slot, so that srv_core_sum_slice adds the slot's staged contributions to the slot's
  * sum. */
 void sums_queue_slot(struct srv_core *core, struct slot *slot);

@@ -48,11 +48,15 @@ int shape_check(const struct tensor_shape *s, uint64_t bytes_max, struct err_tex
 		return err_set(err, -EINVAL, "%u is not an element type", s->dtype);
 	if (!s->n_values)
 		return err_set(err, -EINVAL, "the tensor has no values");
-	if (s->mode || s->owner || s->stale)
+	if (s->mode > MODE_VALUE || s->owner || (s->mode == MODE_SUM && s->stale))
 		return err_set(err, -EINVAL,
-			"this release sums all contributions of a round, and gives the sum to "
-			"every worker; mode %u, owner %u and staleness %u are unknown",
+			"this release sums the contributions of a round or adds them to a value, "
+			"and gives the result to every worker; mode %u, owner %u and staleness %u "
+			"are unknown",
 			s->mode, s->owner, s->stale);
+	if (s->mode == MODE_VALUE && s->dtype != DTYPE_F32 && s->dtype != DTYPE_F64)
+		return err_set(
+			err, -EINVAL, "a value must be f32 or f64, not %s", dtype_name(s->dtype));
 	if (shape_elems(s) > bytes_max / elem)
 		return err_set(err, BPS_EQUOTA,
 			"%s is larger than the limit of %llu GiB for one tensor", shape_text(s).s,
@@ -66,7 +70,11 @@ struct shape_text shape_text(const struct tensor_shape *s)
 	int n = snprintf(ret.s, sizeof(ret.s), "%s x %llu", dtype_name(s->dtype),
 		(unsigned long long)s->n_values);
 
-	if (s->mode || s->owner || s->stale)
+	if (s->mode == MODE_VALUE && s->stale == STALE_UNBOUNDED)
+		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (value, no bound)");
+	else if (s->mode == MODE_VALUE)
+		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (value, stale %u)", s->stale);
+	else if (s->mode || s->owner || s->stale)
 		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n,
 			" (mode %u, owner %u, stale %u)", s->mode, s->owner, s->stale);
 	if (s->digest)

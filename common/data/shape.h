@@ -10,11 +10,20 @@
 
 struct err_text;
 
+/* What a round does with the contributions. */
+enum tensor_mode {
+	MODE_SUM,   /* reduces them; each round has a result of its own */
+	MODE_VALUE, /* adds them to a value, which servers keep from round to round */
+};
+/* Value of `stale` without a bound: no worker waits for another one after the first round. */
+#define STALE_UNBOUNDED UINT32_MAX
+
 struct tensor_shape {
 	uint8_t dtype;     /* enum dtype */
-	uint8_t mode;      /* what a round does with the contributions; 0: reduce them */
+	uint8_t mode;      /* enum tensor_mode */
 	uint8_t owner;     /* who gets the result; 0: every worker */
-	uint32_t stale;    /* number of rounds by which a result may be late; 0: none */
+	uint32_t stale;    /* MODE_VALUE: number of rounds by which a worker may be ahead of another
+	                    * one that it does not wait for, see V1 of docs/reference/faults.md */
 	uint64_t n_values; /* number of values that a worker contributes, at least 1 */
 	/* Digest of what the workers store in the tensor, for example the names and the sizes of
 	 * the gradients in a bucket. 0: the worker has given no digest, which differs from every

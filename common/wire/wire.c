@@ -58,11 +58,12 @@ enum {
 #define USE_KEY     (USE_pgen | USE_job | USE_tensor | USE_part | USE_member)
 #define USE_PAYLOAD (USE_KEY | USE_round | USE_priority | USE_crc | USE_len)
 
-enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
+enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG, TAIL_HOLD };
 
 #define TAIL_CONTRIB_BYTES 16
 #define TAIL_RESULT_BYTES  24 /* size without the bitmap. The bitmap follows these bytes */
 #define TAIL_SEG_BYTES     24
+#define TAIL_HOLD_BYTES    8
 
 static const struct rule {
 	const char *name;
@@ -96,6 +97,7 @@ static const struct rule {
 	[WIRE_PONG] = PLAIN("PONG", TAIL_NONE, 0, USE_round),
 	[WIRE_SEG_ADD] = PLAIN("SEG_ADD", TAIL_SEG, 0, USE_segment),
 	[WIRE_SEG_DEL] = PLAIN("SEG_DEL", TAIL_NONE, 0, USE_segment),
+	[WIRE_HOLD] = PLAIN("HOLD", TAIL_HOLD, 0, USE_KEY | USE_round),
 	[WIRE_DISCARDED] = PLAIN("DISCARDED", TAIL_NONE, 0, USE_segment | USE_offset),
 #undef PAYLOAD
 #undef PLAIN
@@ -167,6 +169,8 @@ static size_t wire_tail_bytes(const struct rule *rule, unsigned n_members)
 		return TAIL_RESULT_BYTES + 8 * wire_member_set_words(n_members);
 	case TAIL_SEG:
 		return TAIL_SEG_BYTES;
+	case TAIL_HOLD:
+		return TAIL_HOLD_BYTES;
 	}
 	return 0;
 }
@@ -216,7 +220,7 @@ static void wire_encode_tail(const struct rule *rule, const struct wire_msg *m, 
 					      (uint64_t)m->result.last << 48);
 		wire_store_uint64(
 			to + 8, (uint64_t)m->result.wait_us | (uint64_t)m->result.sum_us << 32);
-		wire_store_uint64(to + 16, 0);
+		wire_store_uint64(to + 16, m->result.version);
 		wire_encode_member_set(
 			&m->result.contributors, m->result.n_members, to + TAIL_RESULT_BYTES);
 		break;
@@ -224,6 +228,9 @@ static void wire_encode_tail(const struct rule *rule, const struct wire_msg *m, 
 		wire_store_uint64(to, m->seg.base);
 		wire_store_uint64(to + 8, m->seg.key);
 		wire_store_uint64(to + 16, m->seg.bytes);
+		break;
+	case TAIL_HOLD:
+		wire_store_uint64(to, m->hold.version);
 		break;
 	}
 }
@@ -318,8 +325,6 @@ static int wire_check_tail(const struct rule *rule, const uint8_t *tail, unsigne
 					  : "names workers, but has no bytes");
 		return 0;
 	case TAIL_RESULT:
-		if (wire_load_uint64(tail + 16))
-			break;
 		if (wire_load_uint64(
 			    tail + TAIL_RESULT_BYTES + 8 * (wire_member_set_words(n_members) - 1)) &
 			set_stray_mask(n_members))
@@ -333,6 +338,8 @@ static int wire_check_tail(const struct rule *rule, const uint8_t *tail, unsigne
 		if (n_bytes == 0 || n_bytes - 1 > UINT64_MAX - base)
 			return err_set(
 				err, BPS_EPROTO, "%s has an invalid segment size", rule->name);
+		return 0;
+	case TAIL_HOLD:
 		return 0;
 	}
 	return err_set(err, BPS_EPROTO, "%s has a reserved field that is not 0", rule->name);
@@ -360,6 +367,7 @@ static void wire_decode_tail(const struct rule *rule, const uint8_t *tail, struc
 		w = wire_load_uint64(tail + 8);
 		ret->result.wait_us = (uint32_t)w;
 		ret->result.sum_us = (uint32_t)(w >> 32);
+		ret->result.version = wire_load_uint64(tail + 16);
 		n = wire_member_set_words(ret->result.n_members);
 		for (size_t i = 0; i < WIRE_MEMBERS_MAX / 64; i++)
 			ret->result.contributors.w[i] =
@@ -369,6 +377,9 @@ static void wire_decode_tail(const struct rule *rule, const uint8_t *tail, struc
 		ret->seg.base = wire_load_uint64(tail);
 		ret->seg.key = wire_load_uint64(tail + 8);
 		ret->seg.bytes = wire_load_uint64(tail + 16);
+		break;
+	case TAIL_HOLD:
+		ret->hold.version = wire_load_uint64(tail);
 		break;
 	}
 }

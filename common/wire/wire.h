@@ -57,6 +57,9 @@ enum wire_type {
 	WIRE_SEG_DEL, /* agent or server: removes a segment */
 	/* Agent or server: has discarded the bytes that were sent with the offer of this memory */
 	WIRE_DISCARDED,
+	/* Agent: HAVE for a partition of a value: the agent has the answer to its round r, which is
+	 * the version `version` of the value; both are 0 if it has no answer */
+	WIRE_HOLD,
 	WIRE_TYPE_END
 };
 
@@ -113,8 +116,16 @@ struct wire_msg {
 			uint16_t last;    /* member whose contribution came last */
 			uint32_t wait_us; /* time from the first contribution to the last one */
 			uint32_t sum_us;  /* time of the sum */
+			/* Number of contributions that had been added to the value; 0: the result
+			 * is a sum */
+			uint64_t version;
+			/* members whose values are in the sum; for a value, those of which an odd
+			 * number of contributions had been added */
 			struct member_set contributors;
 		} result;
+		struct { /* HOLD */
+			uint64_t version;
+		} hold;
 		struct {               /* SEG_ADD */
 			uint64_t base; /* address that RDMA reads use for the segment's start */
 			uint64_t key;

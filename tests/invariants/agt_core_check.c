@@ -65,7 +65,9 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 		"queued => in its own heap");
 	expect(c, !part->is_staging || (is_ready && part->tensor->is_device),
 		"staging => READY, on a device");
-	expect(c, is_queued == (is_ready && home && !part->is_staging && !part->is_working),
+	expect(c,
+		is_queued == (is_ready && home && !part->is_staging && !part->is_working &&
+				     !part_awaits_value(part)),
 		"READY with a home, staged and without a task <=> queued");
 	expect(c,
 		!part->is_working || part->state == PART_READY || part->state == PART_SENT ||

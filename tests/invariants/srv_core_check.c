@@ -5,6 +5,7 @@
 
 #include "bps-server/core/core_impl.h"
 #include "bps-server/core/slots.h"
+#include "bps-server/core/values.h"
 
 /* Sums over all objects. They are compared with the counters and lists of the core. */
 struct srv_tally {
@@ -256,13 +257,8 @@ static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 		"no peer => nothing to read");
 }
 
-static void check_seat(struct srv_checker *c, const struct seat *seat)
+static void check_offer(struct srv_checker *c, const struct seat *seat, const struct slot *slot)
 {
-	const struct slot *slot = part_slot_of_round(seat->part, seat->offer.round);
-
-	c->seat = seat->member;
-	expect(c, seat->state <= SEAT_STAGED, "a seat's state is valid");
-	check_seat_lists(c, seat);
 	if (seat->state != SEAT_IDLE)
 		expect(c, slot->round == seat->offer.round, "an offer is of a slot's round");
 	if (seat->state == SEAT_WANT_READ || seat->state == SEAT_READING)
@@ -273,6 +269,35 @@ static void check_seat(struct srv_checker *c, const struct seat *seat)
 	if (seat->state == SEAT_STAGED)
 		expect(c, slot->state == SLOT_OPEN || slot->state == SLOT_SUMMING,
 			"STAGED => OPEN or SUMMING");
+}
+
+/* Check the delta that a member offers to a value, and its answer. */
+static void check_delta(struct srv_checker *c, const struct seat *seat)
+{
+	const struct srv_value *v = seat->part->value;
+	const struct value_member *m = &v->members[seat->member];
+
+	expect(c,
+		seat->state == SEAT_IDLE || (seat->part->slots[0].state == SLOT_DONE &&
+						    seat->offer.round == m->applied + 1),
+		"a delta is the member's next, and the value is live");
+	expect(c, m->asked <= m->applied, "asked => added");
+	expect(c, !m->snapshot || m->answer_round <= m->applied,
+		"an answer has the member's delta");
+	expect(c, !m->is_offered || (m->snapshot && seat->peer), "offered => an answer");
+}
+
+static void check_seat(struct srv_checker *c, const struct seat *seat)
+{
+	const struct slot *slot = part_slot_of_round(seat->part, seat->offer.round);
+
+	c->seat = seat->member;
+	expect(c, seat->state <= SEAT_STAGED, "a seat's state is valid");
+	check_seat_lists(c, seat);
+	if (seat->part->value)
+		check_delta(c, seat);
+	else
+		check_offer(c, seat, slot);
 	if (seat->peer)
 		expect(c, seat->peer->conn->peer_id == seat->part->job->members[seat->member].agent,
 			"a seat's peer is its agent");
@@ -283,6 +308,41 @@ static void check_seat(struct srv_checker *c, const struct seat *seat)
 	c->n.n_fetches += seat->state == SEAT_READING;
 	c->n.staging_bytes += seat->buf ? seat->buf->bytes : 0;
 	c->seat = -1;
+}
+
+static void check_value(struct srv_checker *c, const struct srv_value *v)
+{
+	const struct slot *slot = &v->part->slots[0], *other = &v->part->slots[1];
+	unsigned n_holders[2] = {0}, n_spoken = 0, n_staged = 0;
+	const struct seat *seat;
+
+	for (unsigned i = 0; i < v->part->n_seats; i++) {
+		n_spoken += v->members[i].has_spoken;
+		if (v->members[i].snapshot)
+			n_holders[v->members[i].snapshot - 1]++;
+	}
+	TAILQ_FOREACH (seat, &v->staged, staged) {
+		expect(c, seat->part == v->part && seat->state == SEAT_STAGED, "staged => STAGED");
+		n_staged++;
+	}
+	expect(c, n_spoken == v->n_spoken, "n_spoken = |spoken|");
+	expect(c, other->state == SLOT_EMPTY && !other->result, "a value has one slot");
+	expect(c,
+		slot->state == SLOT_EMPTY || slot->state == SLOT_OPEN ||
+			slot->state == SLOT_DONATING || slot->state == SLOT_DONE,
+		"the state of a value is valid");
+	expect(c, (slot->state == SLOT_OPEN) == (n_spoken > 0 && n_spoken < v->part->n_live),
+		"OPEN <=> some members have spoken");
+	expect(c,
+		v->is_queued || v->part->job->has_failed ||
+			(!n_staged && (!v->wants_snapshot || (n_holders[0] && n_holders[1]))),
+		"work => queued");
+	for (unsigned k = 0; k < 2; k++) {
+		expect(c, v->snapshots[k].n_holders == n_holders[k], "n_holders = |holders|");
+		c->n.sums_bytes += v->snapshots[k].buf ? v->snapshots[k].buf->bytes : 0;
+	}
+	c->n.n_donating += slot->state == SLOT_DONATING;
+	c->n.sums_bytes += slot->result ? slot->result->bytes : 0;
 }
 
 static void check_part(
@@ -296,8 +356,11 @@ static void check_part(
 	expect(c, part->n_live == set_count(&part->live, NULL, part->n_seats), "n_live = |live|");
 	expect(c, has_acc == !!part->acc, "accumulator <=> half types");
 	expect(c, part->bytes == part->n_elems * dtype_bytes(dtype), "bytes = elems * size");
+	if (part->value)
+		check_value(c, part->value);
 	for (unsigned i = 0; i < 2; i++) {
-		check_slot(c, &part->slots[i]);
+		if (!part->value)
+			check_slot(c, &part->slots[i]);
 		c->n.n_fetches += part->slots[i].fetch != NULL;
 	}
 	for (unsigned i = 0; i < part->n_seats; i++)
@@ -380,9 +443,9 @@ static void check_retired(struct srv_checker *c)
 	size_t n = 0;
 
 	TAILQ_FOREACH (l, &core->retired, link) {
-		expect(c, l->buf && l->n_peers > 0, "retired => somebody may read it");
-		for (unsigned i = 0; i < l->n_peers; i++)
-			expect(c, is_peer(core, l->peers[i]),
+		expect(c, l->buf && l->n_readers > 0, "retired => somebody may read it");
+		for (unsigned i = 0; i < l->n_readers; i++)
+			expect(c, is_peer(core, l->readers[i].peer),
 				"retired => its readers are connected");
 		c->n.sums_bytes += l->buf ? l->buf->bytes : 0;
 		n++;

@@ -364,10 +364,8 @@ static void declare(struct sim_agent *a)
 		if (a->tensors[t].is_planned)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
-		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
-			shape_from_dtype_and_count(
-				a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values),
-			0};
+		decls[msg.declare.n_tensors++] =
+			(struct ctl_decl){a->workers[0].rank, names[t], values_shape(a->s, t), 0};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&a->m, &msg);
@@ -385,8 +383,7 @@ static void tensor_make(struct sim_agent *a, unsigned t)
 
 void agent_tensor_attach(struct sim_agent *a, unsigned t)
 {
-	struct tensor_shape shape =
-		shape_from_dtype_and_count(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values);
+	struct tensor_shape shape = values_shape(a->s, t);
 	struct sim_tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
@@ -648,16 +645,34 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
+/* Return the tensor that a PROBE names, or else the first one that has rounds left. */
+static const struct sim_tensor_state *probed_tensor(
+	const struct sim_agent *a, const struct ctl_probe *p)
+{
+	unsigned n = a->s->o.n_tensors;
+
+	for (unsigned t = 0; t < n; t++)
+		if (p->tensor != CTL_NO_ID && a->tensors[t].is_planned &&
+			a->tensors[t].id == p->tensor)
+			return &a->tensors[t];
+	for (unsigned t = 0; t < n; t++)
+		if (a->skipped + a->tensors[t].round < last_round(a))
+			return &a->tensors[t];
+	return &a->tensors[0];
+}
+
 /* Answer the scheduler's PROBE about stuck rounds. Before the last round, the first worker reports
- * one submitted round fewer than the other workers, so that the scheduler asks again about tensor
- * 0. */
+ * one submitted round fewer than the other workers, so that the scheduler asks again about the
+ * tensor. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
-	const struct sim_tensor_state *ts = &a->tensors[0];
+	const struct sim_tensor_state *ts = probed_tensor(a, p);
 	bool is_over = a->skipped + ts->round >= last_round(a);
 	struct ctl_report_worker workers[WORKERS_MAX];
 	struct ctl_msg msg = {.type = CTL_REPORT, .report = {p->seq, p->job, "", workers, 0}};
+	char name[16];
 
+	snprintf(name, sizeof(name), "t%u", ts->idx);
 	for (unsigned w = 0; p->job == a->job_id && w < a->n_workers; w++)
 		workers[msg.report.n_workers++] =
 			(struct ctl_report_worker){.rank = a->workers[w].rank,
@@ -669,7 +684,7 @@ static void report(struct sim_agent *a, const struct ctl_probe *p)
 				.is_attached = 1,
 				/* a round in flight need not have a call that waits */
 				.is_waiting = mix(a->s->seed ^ a->s->now) % 4 > 0,
-				.oldest_name = name_hash("t0")};
+				.oldest_name = name_hash(name)};
 	sim_member_send(&a->m, &msg);
 }
 

@@ -219,6 +219,7 @@ void options_draw(struct sim *s)
 	}
 	draw_blocks(s);
 	draw_abstentions(s);
+	values_draw(s);
 	/* in a job that may end with an error anyway */
 	if (o->may_fail && !elastic_is(s) && o->n_agents > 1 && mix(s->seed ^ 0x1ea4e) % 3 == 0)
 		o->leaver = 1 + (unsigned)(mix(s->seed ^ 0x1ea4f) % o->n_agents);

@@ -162,6 +162,10 @@ void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void 
 		blocks_fill(s, t, seed, dst);
 		return;
 	}
+	if (values_is(s, t)) {
+		values_fill(s, t, rank, dst);
+		return;
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		switch (s->o.tensors[t].dtype) {
 		case DTYPE_I32:
@@ -462,6 +466,10 @@ void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t roun
 
 	s->tot->rounds++;
 	trace(s, "%s: round %llu of tensor %u is done", a->node.name, (unsigned long long)round, t);
+	if (values_is(s, t)) {
+		values_result(s, a, t, round, bytes);
+		return;
+	}
 	if (elastic_is(s)) {
 		elastic_result(s, a, t, round, bytes);
 		return;
@@ -498,6 +506,17 @@ static bool was_donated(const struct oracle *o, const struct peek *p)
 	return o->n_donations == DONATIONS_MAX;
 }
 
+/* Return whether the tensor that has this number in messages is a value. */
+static bool is_number_of_value(const struct sim *s, uint32_t id)
+{
+	for (unsigned a = 0; a < s->o.n_agents; a++)
+		for (unsigned t = 0; t < s->o.n_tensors; t++)
+			if (values_is(s, t) && s->agents[a].tensors[t].is_planned &&
+				s->agents[a].tensors[t].id == id)
+				return true;
+	return false;
+}
+
 void oracle_taken(struct sim *s, const struct peek *p)
 {
 	struct oracle *o = &s->oracle;
@@ -508,6 +527,8 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	if (s->o.is_shrink)
 		return; /* A result may be computed again when all machines that had it are lost. */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
+		return;
+	if (is_number_of_value(s, p->tensor))
 		return;
 	made = &o->made[p->tensor][p->part][p->round];
 	if (!*made)

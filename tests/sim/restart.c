@@ -18,8 +18,7 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 	struct sim_tensor_state *ts = &a->tensors[t];
 	struct ctl_tensor plan = {.tensor = ts->id,
 		.name = "",
-		.shape = shape_from_dtype_and_count(
-			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values),
+		.shape = values_shape(a->s, t),
 		.part_elems = ts->part_elems};
 	uint64_t round;
 

@@ -23,6 +23,7 @@
  *   twin.c    a process on another machine that claims the name of a member
  *   restart.c an agent's process that dies, and its next process
  *   device.c  tensors on devices
+ *   values.c  tensors whose value servers keep from round to round
  *   fleet.c   many seeds in several processes
  *   oracle.c  values of contributions, expected sums, the server of each partition
  *   elastic.c draws and checks for jobs whose members change */
@@ -170,7 +171,8 @@ struct sim_options {
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
-		uint32_t n_elems, n_values;
+		bool is_value; /* servers keep its value (values.c) */
+		uint32_t n_elems, n_values, stale;
 	} tensors[TENSORS_MAX];
 	uint64_t delay_ns, read_delay_ns, ctl_delay_ns, think_ns;
 	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,
@@ -443,6 +445,8 @@ struct sim_tensor_state {
 	 * 0: none. */
 	uint64_t again;
 	uint32_t crc[2]; /* CRCs of the results in out[0] and out[1] */
+	/* for each element of a value, the number of deltas in the last answer (values.c) */
+	uint8_t counts[ELEMS_MAX];
 	/* State that survives the agent's process: memory shared with trainers, the trainers'
 	 * rings, the last round taken from each worker's ring, and the plan. */
 	uint8_t *mem;
@@ -644,6 +648,18 @@ struct oracle {
 };
 uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
+/* ---- values.c ---- */
+
+/* Return whether servers keep the tensor's value from round to round. */
+bool values_is(const struct sim *s, unsigned t);
+void values_draw(struct sim *s);
+struct tensor_shape values_shape(const struct sim *s, unsigned t);
+/* Write the delta of a rank, which is the same in every round. */
+void values_fill(const struct sim *s, unsigned t, uint32_t rank, float *dst);
+/* Check the answer to a round: it has each delta exactly once, those of this agent up to this round,
+ * and those of all others within the bound. */
+void values_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const float *v);
+
 /* Return whether the rank abstains from the round. */
 bool oracle_abstains(const struct sim *s, unsigned t, uint32_t rank, uint64_t round);
 /* Return a bit mask of the members whose ranks all abstain from the round. */

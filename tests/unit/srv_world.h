@@ -48,7 +48,8 @@ struct srv_world {
 	uint32_t n_elems, flags;
 	uint16_t backup;
 	const char *tensor;
-	uint8_t dtype;
+	uint8_t dtype, mode;
+	uint32_t stale;
 	uint64_t view, pgen;
 	void *segments[FAKE_SEGMENTS];
 	unsigned n_segments, n_fails;
@@ -128,6 +129,8 @@ static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t ser
 	struct ctl_plan plan = {
 		.view = pgen, .job = JOB, .tensors = &t, .n_tensors = 1, .runs = &run, .n_runs = 1};
 
+	t.shape.mode = w->mode;
+	t.shape.stale = w->stale;
 	srv_core_apply_plan(w->core, &plan);
 	w->pgen = pgen;
 	check(w);
@@ -150,6 +153,8 @@ struct srv_shape {
 	size_t sums, staging, window;
 	uint16_t backup;
 	const char *tensor; /* the tensor's name */
+	uint8_t mode;       /* enum tensor_mode */
+	uint32_t stale;
 };
 
 static inline struct srv_world *world_new(struct srv_shape s)
@@ -172,6 +177,8 @@ static inline struct srv_world *world_new(struct srv_shape s)
 	w->backup = s.backup;
 	w->tensor = s.tensor ? s.tensor : "t";
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
+	w->mode = s.mode;
+	w->stale = s.stale;
 	assert_int_equal(srv_core_new(&cfg, &env, &w->core), 0);
 	fake_init(&w->x, &srv_core_events, w->core);
 	for (unsigned i = 0; i < s.n_members; i++)

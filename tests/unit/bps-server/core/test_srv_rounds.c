@@ -367,7 +367,7 @@ static void tensor_that_cannot_exist_fails_the_job(void **state)
 		{1, "u", {.dtype = DTYPE_F32, .n_values = 4}, 0},
 		{1, "u", {.dtype = DTYPE_F32, .n_values = 4}, UINT32_MAX / 4 + 1},
 		{1, "u", {.dtype = DTYPE_F32, .n_values = UINT64_C(1) << 32}, 1},
-		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .mode = 1}, 4},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .mode = 2}, 4},
 		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .owner = 1}, 4},
 		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .stale = 1}, 4},
 		{CTL_TENSORS_MAX, "u", {.dtype = DTYPE_F32, .n_values = 4}, 4},
