@@ -188,6 +188,18 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
+/* What a round of a tensor does with the contributions. */
+enum bps_mode {
+	BPS_MODE_SUM = 0, /* reduces them: each round has a result of its own */
+	/* Servers keep a value, to which they add each contribution (a delta) when it arrives. The
+	 * result of a worker's round is the value of that moment, with the worker's delta in it. In
+	 * the first round all workers wait for each other; to set the value, one worker submits it
+	 * and the others abstain. Later a worker waits only for those that are more than `stale`
+	 * rounds behind. bps_abstain reads the value. Only f32 and f64, only BPS_SUM, only in host
+	 * memory, and not with the options deterministic, backup and elastic. See bps_declare(3). */
+	BPS_MODE_VALUE = 1
+};
+#define BPS_STALE_UNBOUNDED UINT32_MAX /* after the first round no worker waits for another one */
 /* Declare a tensor of n_values (>= 1) values. Returns before the other workers have declared the
  * tensor. If the declarations of the workers differ, the tensor's first push_pull fails, and
  * bps_last_error names two workers and their declarations. If this worker has declared the name
@@ -207,6 +219,10 @@ struct bps_decl {
 	 * gradients in a bucket. 0: the worker gives no digest. Digests are compared as types and
 	 * counts are. */
 	uint64_t digest;
+	/* Fields for BPS_MODE_VALUE. Workers must agree on both. stale: number of rounds by which a
+	 * worker may be behind without being waited for, or BPS_STALE_UNBOUNDED; 0: none. */
+	enum bps_mode mode;
+	uint32_t stale;
 };
 /* Declare n tensors in one request to the agent. All of them have the same `size`. Writes n handles
  * to ret. Errors: those of bps_declare; -EINVAL if a `size` is wrong. */

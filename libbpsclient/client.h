@@ -209,6 +209,6 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 /* Give t its buffers, in private memory, because the job has only one worker. Errors: -ENOMEM. */
 int single_worker_declare(struct bps_tensor *t);
 /* Complete the submitted round of t in a job that has only one worker: copy the input to the
- * result, or write zeros if the worker abstains. */
+ * result, or add it to the value. If the worker abstains, it adds nothing. */
 void single_worker_submit(struct bps_tensor *t, bool abstains);
 #endif

@@ -290,7 +290,24 @@ static int copy_public_declaration(const struct bps_decl *decls, size_t i, struc
 	return 0;
 }
 
-static int read_public_declarations(const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
+/* Check that the options of the job allow a value: deltas are added in the order of their arrival,
+ * and none is left out. Errors: -EINVAL. Sets bps_last_error. */
+static int decl_check_value_options(const struct bps *b, const struct tensor_decl *d)
+{
+	const char *option = b->options.is_deterministic ? "deterministic"
+			     : b->options.is_elastic     ? "elastic"
+			     : b->options.backup         ? "backup"
+							 : NULL;
+
+	if (d->shape.mode != MODE_VALUE || !option)
+		return 0;
+	return last_error_set(-EINVAL,
+		"tensor '%s': a job with the option %s cannot have values (BPS_MODE_VALUE)",
+		d->name, option);
+}
+
+static int read_public_declarations(
+	const struct bps *b, const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
 {
 	struct bps_decl d;
 	int rc;
@@ -302,7 +319,11 @@ static int read_public_declarations(const struct bps_decl *decls, size_t n, stru
 		ret[i] = (struct tensor_decl){
 			d.name, shape_from_dtype_and_count((unsigned)d.dtype, d.n_values)};
 		ret[i].shape.digest = d.digest;
+		ret[i].shape.mode = (unsigned)d.mode < UINT8_MAX ? (uint8_t)d.mode : UINT8_MAX;
+		ret[i].shape.stale = d.stale;
 		rc = tensor_check_decl(&ret[i]);
+		if (rc == 0)
+			rc = decl_check_value_options(b, &ret[i]);
 		if (rc < 0)
 			return rc;
 	}
@@ -325,7 +346,7 @@ int bps_declare_group(
 	known = calloc(n, sizeof(*known));
 	if (!known)
 		return last_error_set(-ENOMEM, "declare: out of memory");
-	rc = read_public_declarations(decls, n, known);
+	rc = read_public_declarations(b, decls, n, known);
 	if (!rc)
 		rc = tensor_declare(b, known, NULL, n, ret);
 	free(known);

@@ -20,13 +20,27 @@ int single_worker_declare(struct bps_tensor *t)
 	return 0;
 }
 
+static void single_worker_add(const struct bps_tensor *t, void *out)
+{
+	if (t->shape.dtype == DTYPE_F32)
+		for (uint64_t i = 0; i < t->shape.n_values; i++)
+			((float *)out)[i] += ((const float *)t->in)[i];
+	else
+		for (uint64_t i = 0; i < t->shape.n_values; i++)
+			((double *)out)[i] += ((const double *)t->in)[i];
+}
+
 void single_worker_submit(struct bps_tensor *t, bool abstains)
 {
 	void *out = (void *)(uintptr_t)t->out[t->round & 1];
 
-	if (abstains)
-		memset(out, 0, t->bytes);
+	if (t->shape.mode == MODE_VALUE && t->round > 1)
+		memcpy(out, t->out[(t->round - 1) & 1], t->bytes);
 	else
+		memset(out, 0, t->bytes);
+	if (!abstains && t->shape.mode == MODE_VALUE)
+		single_worker_add(t, out);
+	else if (!abstains)
 		memcpy(out, t->in, t->bytes);
 	atomic_store_explicit(&t->entry->workers, !abstains, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->workers_most, !abstains, memory_order_relaxed);

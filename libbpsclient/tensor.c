@@ -215,6 +215,12 @@ static int check_tensors_for_push_pull(struct bps_tensor *const *tensors, size_t
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
 	for (size_t i = 0; i < n; i++)
+		if (tensors[i]->shape.mode == MODE_VALUE && op != BPS_SUM)
+			return last_error_set(-EINVAL,
+				"push_pull: tensor '%s' is a value, to which workers can only add "
+				"(BPS_SUM), not %s",
+				tensors[i]->name, op_name(op));
+	for (size_t i = 0; i < n; i++)
 		if (!op_is_valid_for_dtype(op, (unsigned)tensors[i]->shape.dtype))
 			return last_error_set(-EINVAL,
 				"push_pull: tensor '%s': %s is an operation on %s, not on %s",

@@ -322,8 +322,10 @@ static double compute_largest_input_norm(const struct digits_trainer *t)
 static int init_weights_and_tensors(struct digits_trainer *t)
 {
 	const size_t size = sizeof(struct bps_decl);
-	const struct bps_decl decls[] = {{size, "digits.weight", BPS_F32, WEIGHTS, 0},
-		{size, "digits.bias", BPS_F32, CLASSES, 0}, {size, "digits.loss", BPS_F64, 1, 0}};
+	const struct bps_decl decls[] = {
+		{.size = size, .name = "digits.weight", .dtype = BPS_F32, .n_values = WEIGHTS},
+		{.size = size, .name = "digits.bias", .dtype = BPS_F32, .n_values = CLASSES},
+		{.size = size, .name = "digits.loss", .dtype = BPS_F64, .n_values = 1}};
 	struct bps_tensor *tensors[3];
 
 	t->random = 0x9e3779b97f4a7c15ull ^ t->o.seed;

@@ -11,6 +11,7 @@ import devices
 import devices_more
 import forks
 import frontend
+import valuers
 import workers
 
 
@@ -20,7 +21,7 @@ def main():
         args = forks.serve()
     name, arguments, result_file = args
     module = next(
-        m for m in (abstainers, devices, devices_more, frontend, workers) if hasattr(m, name)
+        m for m in (abstainers, devices, devices_more, frontend, valuers, workers) if hasattr(m, name)
     )
     result = getattr(module, name)(**json.loads(arguments))
     with open(result_file, "w", encoding="utf-8") as f:

@@ -14,7 +14,9 @@ from bps._gpu_tensor import GpuTensor, uuid_bytes
 from bps._library import (
     ABI,
     CODES,
+    MODES,
     PRIORITY_AUTO,
+    STALE_UNBOUNDED,
     SUM,
     DeclStruct,
     Error,
@@ -99,13 +101,19 @@ class Job:
     local_size = property(lambda self: lib.bps_local_size(self._open_handle))
 
     def declare_group(
-        self, decls: Iterable[tuple[str, str, Shape] | tuple[str, str, Shape, int]]
+        self,
+        decls: Iterable[
+            tuple[str, str, Shape]
+            | tuple[str, str, Shape, int]
+            | tuple[str, str, Shape, int, int, int]
+        ],
     ) -> list[Tensor]:
         """Declare tensors in one request to the agent.
 
         Args:
-            decls: (name, dtype, shape) or (name, dtype, shape, digest) of each tensor. The shape of
-                a vector may be an int. The digest is a 64-bit number that is made of what the
+            decls: (name, dtype, shape) or (name, dtype, shape, digest) of each tensor, or these
+                with the numbers of mode and staleness (see :meth:`declare`). The shape of a vector
+                may be an int. The digest is a 64-bit number that is made of what the
                 worker stores in the tensor. All workers must give the same one.
 
         Returns:
@@ -130,9 +138,40 @@ class Job:
         check(lib.bps_declare_group(self.handle, structs, len(known), handles))
         return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, known)]
 
-    def declare(self, name: str, dtype: str, shape: Shape, digest: int = 0) -> Tensor:
-        """Declare one tensor, see :meth:`declare_group`."""
-        return self.declare_group([(name, dtype, shape, digest)])[0]
+    def declare(
+        self,
+        name: str,
+        dtype: str,
+        shape: Shape,
+        digest: int = 0,
+        mode: str = "sum",
+        stale: int | None = 0,
+    ) -> Tensor:
+        """Declare one tensor, see :meth:`declare_group`.
+
+        Args:
+            mode (str): "sum": each round has the sum of its contributions. "value": servers keep a
+                value from round to round. They add each contribution (a delta) when it arrives, and
+                answer with the value of that moment. To set the value, one worker submits it in the
+                first round and the others abstain. :meth:`Tensor.abstain` reads the value. Only
+                types "f32" and "f64", and SUM.
+            stale (int, optional): for "value", the number of rounds by which a worker may be behind
+                without being waited for; None: no worker is waited for after the first round.
+
+        Example:
+            >>> w = job.declare("w", "f32", 1000, mode="value", stale=2)
+            >>> w.input[:] = weights  # at rank 0
+            >>> w.push_pull() if job.rank == 0 else w.abstain()
+            >>> weights = w.wait()
+            >>> for batch in batches:
+            ...     w.input[:] = delta(weights, batch)
+            ...     w.push_pull()
+            ...     weights = w.wait()
+        """
+        if mode not in MODES:
+            raise ValueError(f"{mode!r} is not a mode of a tensor: use one of {', '.join(MODES)}")
+        bound = STALE_UNBOUNDED if stale is None else stale
+        return self.declare_group([(name, dtype, shape, digest, MODES.index(mode), bound)])[0]
 
     def push_pull(
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO

@@ -14,6 +14,8 @@ SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR = range(8)
 # Names of the reductions, indexed by SUM, PROD, ...
 OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 PRIORITY_AUTO = -(2**31)
+MODES = ("sum", "value")  # names of the modes of a tensor, indexed by BPS_MODE_SUM, BPS_MODE_VALUE
+STALE_UNBOUNDED = 2**32 - 1
 ABI = 4  # version of the structures below, equal to BPS_ABI in bps.h
 
 # Maps the name of an element type to the number that the library uses and to a NumPy type. NumPy
@@ -226,6 +228,8 @@ class DeclStruct(ctypes.Structure):
         ("dtype", ctypes.c_int),
         ("n_values", ctypes.c_uint64),
         ("digest", ctypes.c_uint64),
+        ("mode", ctypes.c_int),
+        ("stale", ctypes.c_uint32),
     ]
 
 

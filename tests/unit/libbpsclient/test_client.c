@@ -331,7 +331,10 @@ static void more_tensors_than_a_frame_holds_are_declared_in_one_call(void **stat
 	b = open_one(f);
 	for (int i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%d", i % (N - 1));
-		decls[i] = (struct bps_decl){sizeof(decls[i]), names[i], BPS_F32, 4, 0};
+		decls[i] = (struct bps_decl){.size = sizeof(decls[i]),
+			.name = names[i],
+			.dtype = BPS_F32,
+			.n_values = 4};
 	}
 	assert_int_equal(bps_declare_group(b, decls, N, t), 0);
 	assert_ptr_equal(t[0], t[N - 1]);

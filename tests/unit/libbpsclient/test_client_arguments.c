@@ -50,7 +50,7 @@ static void tensors_of_two_jobs_are_not_waited_for_together(void **state)
 
 static void declaration_without_a_place_for_its_handle_is_refused(void **state)
 {
-	struct bps_decl d = {sizeof(d), "w", BPS_F32, 1, 0};
+	struct bps_decl d = {.size = sizeof(d), .name = "w", .dtype = BPS_F32, .n_values = 1};
 	struct bps *b = open_alone();
 	struct bps_tensor *t;
 
@@ -71,8 +71,8 @@ static void declaration_of_another_size_is_read_as_far_as_it_is_known(void **sta
 	struct later {
 		struct bps_decl d;
 		uint64_t field;
-	} later[2] = {{{sizeof(later[0]), "a", BPS_F32, 1, 0}, 0},
-		{{sizeof(later[0]), "b", BPS_F32, 2, 0}, 0}};
+	} later[2] = {{{.size = sizeof(later[0]), .name = "a", .dtype = BPS_F32, .n_values = 1}, 0},
+		{{.size = sizeof(later[0]), .name = "b", .dtype = BPS_F32, .n_values = 2}, 0}};
 	struct bps *b = open_alone();
 	struct bps_tensor *t[2];
 
@@ -84,8 +84,8 @@ static void declaration_of_another_size_is_read_as_far_as_it_is_known(void **sta
 	assert_error_has("sets a field that this library does not have");
 	later[1].d.size--;
 	assert_int_equal(bps_declare_group(b, &later[0].d, 2, t), -EINVAL);
-	assert_error_has("`size` of declaration 1 is 47, but that of the first one is 48");
-	later[0].d.size = sizeof(struct bps_decl) - 1;
+	assert_error_has("`size` of declaration 1 is 55, but that of the first one is 56");
+	later[0].d.size = offsetof(struct bps_decl, mode) - 1;
 	assert_int_equal(bps_declare_group(b, &later[0].d, 1, t), -EINVAL);
 	assert_error_has("must be sizeof(struct bps_decl), not 39");
 	later[0].d.size = 4097;

@@ -1,0 +1,101 @@
+"""Tensors whose value servers keep from round to round (V1 to V3 of docs/reference/values.md)."""
+
+import errno
+import signal
+import statistics
+
+import bps
+import pytest
+from keeper import Job, kept_cluster
+
+
+@pytest.mark.parametrize("stale", [0, 1, 3, None])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_each_delta_is_added_once_and_the_bound_holds(cluster, meeting, is_near, stale):
+    at = ("--same-host-dir", str(meeting)) if is_near else ()
+    c = cluster(agents=3, servers=2, server_args=at, agent_args=at)
+    results = c.run("adding", 6, {"stale": stale, "n_rounds": 40, "slow": 5})
+    assert all(n == 40 for n, _ in results)
+    print("largest leads:", [lead for _, lead in results])
+    if stale is not None:
+        assert max(lead for _, lead in results) <= stale
+
+
+def test_worker_without_a_bound_does_not_wait_for_a_slow_one(cluster):
+    c = cluster(agents=2, servers=1)
+    results = c.run("adding", 2, {"stale": None, "n_rounds": 60, "slow": 1})
+    assert results[0][1] > 5, results
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_values_need_no_server_on_one_machine(cluster, workers):
+    c = cluster(agents=1, servers=0)
+    assert [n for n, _ in c.run("adding", workers, {"stale": 1, "n_rounds": 20})] == [20] * workers
+
+
+@pytest.mark.parametrize("stale", [0, None])
+def test_one_worker_sets_the_value_and_abstaining_reads_it(cluster, stale):
+    c = cluster(agents=2, servers=1)
+    assert c.run("set_and_read", 3, {"stale": stale}) == [[[7.0], [7.0], 3]] * 3
+
+
+def test_value_without_staleness_is_the_sum_of_all_rounds(cluster):
+    c = cluster(agents=2, servers=2)
+    assert len(set(c.run("sums_and_value", 4, {"n_rounds": 30}))) == 1
+
+
+@pytest.mark.parametrize("stale", [0, 2, None])
+def test_agent_that_dies_loses_no_delta(cluster, stale):
+    c = kept_cluster(cluster)
+    job = Job(c, 4, sizes=[64, 70_000], function="adding", args={"stale": stale})
+    job.goes_on()
+    for _ in range(5):
+        c.agents[0].die(signal.SIGKILL)
+        job.goes_on()
+    job.finish_each()
+
+
+@pytest.mark.parametrize("stale", [0, 2, None])
+def test_server_that_dies_loses_no_delta(cluster, stale):
+    c = cluster(agents=2, servers=2)
+    job = Job(c, 4, sizes=[64, 70_000], function="adding", args={"stale": stale})
+    job.goes_on()
+    for i, server in enumerate(c.servers[:2]):
+        server.kill()
+        job.goes_on()
+        c.add_server(2 + i)
+        job.goes_on()
+    job.finish_each()
+
+
+@pytest.mark.parametrize(
+    "what, code, text",
+    [
+        ("deterministic", -errno.EINVAL, "the option deterministic cannot have values"),
+        ("backup", -errno.EINVAL, "the option backup cannot have values"),
+        ("elastic", -errno.EINVAL, "the option elastic cannot have values"),
+        ("type", -errno.EINVAL, "a value must be f32 or f64, not i32"),
+        ("average", -errno.EINVAL, "workers can only add"),
+        ("bounds", bps.EMISMATCH, "stale"),
+    ],
+)
+def test_value_that_cannot_be_is_refused_in_words(cluster, what, code, text):
+    c = cluster(agents=2, servers=1)
+    for found, words in c.run("refused", 2, {"what": what}):
+        assert found == code and text in words, words
+
+
+def test_bound_helps_against_stalls(cluster):
+    """One worker in ten steps is late. The bar is that of the design: 0.85."""
+    c = cluster(agents=4, servers=2)
+    ratios = []
+    for seed in range(3):
+        took = {
+            stale: max(
+                c.run("stalling", 4, {"stale": stale, "n_rounds": 60, "step_s": 0.02, "seed": seed})
+            )
+            for stale in (0, 2)
+        }
+        ratios.append(took[2] / took[0])
+    print("time with the bound 2 over the bound 0:", [round(r, 3) for r in ratios])
+    assert statistics.median(ratios) <= 0.85
