@@ -3,6 +3,7 @@
 worker.py --serve starts such processes when forks.start() asks for them.
 """
 
+import importlib
 import json
 import sys
 
@@ -10,9 +11,20 @@ import abstainers
 import devices
 import devices_more
 import forks
-import frontend
 import valuers
 import workers
+
+MODULES = (abstainers, devices, devices_more, valuers, workers)
+
+
+def function_named(name):
+    """Return the function of a worker that has this name.
+
+    The functions in frontend.py use modules of the package that are not for users, so another
+    release may lack them (tests/upgrade). Only workers that run one of these functions import it.
+    """
+    module = next((m for m in MODULES if hasattr(m, name)), None)
+    return getattr(module or importlib.import_module("frontend"), name)
 
 
 def main():
@@ -20,10 +32,7 @@ def main():
     if args == ["--serve"]:
         args = forks.serve()
     name, arguments, result_file = args
-    module = next(
-        m for m in (abstainers, devices, devices_more, frontend, valuers, workers) if hasattr(m, name)
-    )
-    result = getattr(module, name)(**json.loads(arguments))
+    result = function_named(name)(**json.loads(arguments))
     with open(result_file, "w", encoding="utf-8") as f:
         json.dump(result, f)
 
