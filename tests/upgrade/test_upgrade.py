@@ -4,6 +4,7 @@ Jobs go on with exact sums while daemons are replaced one by one, in both direct
 cluster is mixed, jobs of either release begin and end.
 """
 
+import functools
 import json
 import signal
 
@@ -18,6 +19,7 @@ import formats
 import mark
 
 ways = pytest.mark.parametrize("old,new", WAYS, ids=["upgrade", "back"])
+EXIT_WARN = 1
 STATUS = ["status", "servers", "agents", "jobs", "events", "why-stuck"]
 
 
@@ -27,12 +29,25 @@ def daemons(c, order):
     return [d for kind in order.split() for d in kinds[kind]]
 
 
+def shows_no_problem(c, r, command):
+    """Return whether a command of a release's bpsctl reads the cluster and has no warning."""
+    p = c.bpsctl(command, build=r.build)
+    assert p.returncode in (0, EXIT_WARN), (str(r), command, p.stdout, p.stderr)
+    return p.returncode == 0
+
+
 def every_bpsctl_works(c):
-    """Check that the bpsctl of both releases understands the cluster."""
+    """Check that the bpsctl of both releases understands the cluster.
+
+    On a busy machine, some rounds take longer than 0.5 s, or one agent is often last. bpsctl warns
+    of both, so only a warning that lasts is an error.
+    """
     for r in (THEN, TODAY):
         for command in STATUS:
-            p = c.bpsctl(command, build=r.build)
-            assert p.returncode == 0, (str(r), command, p.stdout, p.stderr)
+            c.wait_for(
+                f"`bpsctl {command}` of {r} shows no problem",
+                functools.partial(shows_no_problem, c, r, command),
+            )
         p = c.bpsctl("--json", "status", build=r.build)
         assert {m["name"] for m in json.loads(p.stdout)["members"]} >= {"s0", "a0"}
         for verb in ("drain", "undrain"):
