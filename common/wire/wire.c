@@ -429,7 +429,8 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 		w[i] = wire_load_uint64(p + 8 * i);
 	if ((uint8_t)(w[0] >> 8) != WIRE_VERSION)
 		return err_set(err, BPS_EPROTO,
-			"message has version %u, but only version %u is supported",
+			"message has version %u, but only version %u is supported: install the "
+			"same release at both ends",
 			(unsigned)(uint8_t)(w[0] >> 8), WIRE_VERSION);
 	rule = wire_rule_find((uint8_t)w[0]);
 	if (!rule)

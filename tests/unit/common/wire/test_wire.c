@@ -408,8 +408,12 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_HAVE, 0, 0, 1, 0, "unknown message type 0"},
 		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 17"},
 		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
-		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 4 is supported"},
-		{WIRE_HAVE, 0, 1, 1, 1, "message has version 1, but only version 4 is supported"},
+		{WIRE_HAVE, 0, 1, 1, 0,
+			"message has version 0, but only version 4 is supported: install the same "
+			"release at both ends"},
+		{WIRE_HAVE, 0, 1, 1, 1,
+			"message has version 1, but only version 4 is supported: install the same "
+			"release at both ends"},
 		{WIRE_HAVE, 0, 2, 2, 1,
 			"HAVE has inline set, which this message type does not use"},
 		{WIRE_HAVE, 0, 2, 2, 2, "HAVE has eager set, which this message type does not use"},
