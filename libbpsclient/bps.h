@@ -188,7 +188,7 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
-/* What a round of a tensor does with the contributions. */
+/* The use that a round of a tensor makes of the contributions. */
 enum bps_mode {
 	BPS_MODE_SUM = 0, /* reduces them: each round has a result of its own */
 	/* Servers keep a value, to which they add each contribution (a delta) when it arrives. The
@@ -196,7 +196,8 @@ enum bps_mode {
 	 * the first round all workers wait for each other; to set the value, one worker submits it
 	 * and the others abstain. Later a worker waits only for those that are more than `stale`
 	 * rounds behind. bps_abstain reads the value. Only f32 and f64, only BPS_SUM, only in host
-	 * memory, and not with the options deterministic, backup and elastic. See bps_declare(3). */
+	 * memory, and not with the options deterministic, backup and elastic. See
+	 * bps_declare(3). */
 	BPS_MODE_VALUE = 1
 };
 #define BPS_STALE_UNBOUNDED UINT32_MAX /* after the first round no worker waits for another one */

@@ -80,8 +80,8 @@ struct sched_part_ref {
  * further partition. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
-/* Return the last round that each worker of the job must have submitted before a round of the tensor
- * with this id can end: the round itself, or for a value the last one within its bound. */
+/* Return the last round that each worker of the job must have submitted before a round of the
+ * tensor with this id can end: the round itself, or for a value the last one within its bound. */
 uint64_t sched_needed_round(const struct sched_job *j, uint32_t tensor, uint64_t round);
 /* Return the memory that a server needs for the sums of a partition with n_elems elements of the
  * tensor t. */

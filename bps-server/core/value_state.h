@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_VALUE_STATE_H
 #define BPS_SERVER_CORE_VALUE_STATE_H
-/* What a server has of a partition of a value. See values.h, which has the states. */
+/* The state of a partition of a value at its server. See values.h for the states. */
 #include "bps-server/core/core_impl.h"
 
 /* A copy of the value that answers members. */
@@ -12,7 +12,7 @@ struct value_snapshot {
 	unsigned n_holders;    /* members whose answer it is; 0: the memory may be written */
 };
 
-/* What the server has of one member of a value. */
+/* The server's record of one member of a value. */
 struct value_member {
 	bool has_spoken;   /* the member has sent HOLD under this pgen */
 	uint64_t answered; /* last round to which the member has the answer, as HOLD states */

@@ -26,7 +26,7 @@ void value_free(struct srv_part *part);
 /* Handle HOLD: the member states which answer it has. Returns false if no correct member sends this
  * now. */
 bool value_take_hold(struct seat *seat, uint64_t round, uint64_t version);
-/* What to do with a contribution to a round. */
+/* The treatment of a contribution to a round. */
 enum value_verdict {
 	VALUE_TAKE,    /* read it and add it */
 	VALUE_IGNORE,  /* it was added already; the answer follows */

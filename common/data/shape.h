@@ -10,7 +10,7 @@
 
 struct err_text;
 
-/* What a round does with the contributions. */
+/* The use that a round makes of the contributions. */
 enum tensor_mode {
 	MODE_SUM,   /* reduces them; each round has a result of its own */
 	MODE_VALUE, /* adds them to a value, which servers keep from round to round */

@@ -86,7 +86,7 @@ def test_value_that_cannot_be_is_refused_in_words(cluster, what, code, text):
 
 
 def test_bound_helps_against_stalls(cluster):
-    """One worker in ten steps is late. The bar is that of the design: 0.85."""
+    """Each worker is late in one of ten steps. The bar is that of the design: 0.85."""
     c = cluster(agents=4, servers=2)
     ratios = []
     for seed in range(3):

@@ -12,8 +12,9 @@ import numpy as np
 
 
 def least_counts(t, size, me, n):
-    """Return for each rank how many of its deltas all partitions of the answer have. A partition may
-    have more of them than another, but those of this worker, `n`, are the same everywhere."""
+    """Return for each rank how many of its deltas all partitions of the answer have.
+
+    A partition may have more of them than another, but those of this worker are `n` everywhere."""
     assert (t.output == t.output.astype(int)).all()
     assert (t.output[me::size] == n).all(), (n, np.unique(t.output[me::size]))
     return [int(t.output[rank::size].min()) for rank in range(size)]

@@ -656,8 +656,8 @@ void values_draw(struct sim *s);
 struct tensor_shape values_shape(const struct sim *s, unsigned t);
 /* Write the delta of a rank, which is the same in every round. */
 void values_fill(const struct sim *s, unsigned t, uint32_t rank, float *dst);
-/* Check the answer to a round: it has each delta exactly once, those of this agent up to this round,
- * and those of all others within the bound. */
+/* Check the answer to a round: it has each delta exactly once, those of this agent up to this
+ * round, and those of all others within the bound. */
 void values_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const float *v);
 
 /* Return whether the rank abstains from the round. */

@@ -80,7 +80,7 @@ static void inputs_of_workers_that_abstain_are_not_summed(void **state)
 	}
 }
 
-/* Then there is nothing to add, so the bytes are not copied. */
+/* With one worker there is nothing to add, so the bytes are not copied. */
 static void input_of_the_only_worker_with_values_is_sent_from_its_place(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_workers = 3);
