@@ -33,6 +33,7 @@ static void single_worker_add(const struct bps_tensor *t, void *out)
 void single_worker_submit(struct bps_tensor *t, bool abstains)
 {
 	void *out = (void *)(uintptr_t)t->out[t->round & 1];
+	uint32_t n;
 
 	if (t->shape.mode == MODE_VALUE && t->round > 1)
 		memcpy(out, t->out[(t->round - 1) & 1], t->bytes);
@@ -42,8 +43,9 @@ void single_worker_submit(struct bps_tensor *t, bool abstains)
 		single_worker_add(t, out);
 	else if (!abstains)
 		memcpy(out, t->in, t->bytes);
-	atomic_store_explicit(&t->entry->workers, !abstains, memory_order_relaxed);
-	atomic_store_explicit(&t->entry->workers_most, !abstains, memory_order_relaxed);
+	n = !abstains || t->shape.mode == MODE_VALUE; /* a value has the deltas of all workers */
+	atomic_store_explicit(&t->entry->workers, n, memory_order_relaxed);
+	atomic_store_explicit(&t->entry->workers_most, n, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->is_mine_missing, abstains, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->done_order, ++t->b->n_done, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->done_round, t->round, memory_order_release);

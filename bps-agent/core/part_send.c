@@ -181,7 +181,10 @@ void part_sum_local(struct agt_part *part)
 
 static void part_local_sum_done(struct agt_part *part)
 {
-	part->kept->workers[part->round & 1] = tensor_n_contributing_workers(part->tensor);
+	/* a value has the deltas of all workers */
+	part->kept->workers[part->round & 1] =
+		tensor_is_value(part->tensor) ? part->tensor->job->n_workers
+					      : tensor_n_contributing_workers(part->tensor);
 	part_store_landed(part);
 	part_set_state(part, PART_IDLE, "summed locally");
 	part_report_sum(part);

@@ -461,6 +461,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	int rc;
 
 	if (!tensor || !op_is_valid_for_dtype(e->op, tensor->shape.dtype) ||
+		(tensor->shape.mode == MODE_VALUE && e->op != OP_SUM) ||
 		(tensor->kind->has_streams && (op_is_bitwise(e->op) || p.abstains)) ||
 		e->flags & ~LOCAL_ABSTAINS || t->state == TRAINER_FINISHING ||
 		t->state == TRAINER_JOINING || !barrier_is_over(t))

@@ -103,6 +103,18 @@ static void finding_set_worker(struct sched_finding *f, const struct sched_probe
 	f->pid = w->w.pid;
 }
 
+/* Return the last round that a worker must have submitted so that no other worker waits for it. The
+ * workers of one machine are in step, also where others may be behind by the bound of a value. */
+static uint64_t needed_of_worker(const struct sched_job *j, const struct sched_probe *p,
+	const struct sched_probe *detail, const struct sched_probe_worker *w)
+{
+	for (uint32_t i = 0; i < p->n_workers; i++)
+		if (p->workers[i].agent == w->agent &&
+			p->workers[i].w.oldest_tensor == detail->tensor)
+			return p->workers[i].w.oldest_round;
+	return sched_needed_round(j, detail->tensor, detail->round);
+}
+
 /* Find the workers that have not submitted a tensor for which other workers wait. `detail` is the
  * finished probe about this tensor, and `p` is the probe that shows which workers wait. */
 static void late_for_tensor(const struct sched_core *c, const struct sched_job *j,
@@ -114,8 +126,7 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	for (uint32_t i = 0; i < detail->n_workers; i++) {
 		const struct sched_probe_worker *w = &detail->workers[i];
 
-		if (w->w.submitted >= sched_needed_round(j, detail->tensor, detail->round) &&
-			w->w.is_attached)
+		if (w->w.submitted >= needed_of_worker(j, p, detail, w) && w->w.is_attached)
 			continue;
 		if (!n_late++)
 			finding_set_worker(&f, w);

@@ -306,6 +306,9 @@ static void why_append_round(const struct sched_core *c, const struct sched_job 
 		return;
 	if (p->tensor == CTL_NO_ID)
 		why_text_append(t, "job '%s' is running, and no missing worker is known", j->name);
+	else if (sched_needed_round(j, p->tensor, p->round) < p->round)
+		why_text_append(t, "no worker of another machine is too far behind round %llu",
+			(unsigned long long)p->round);
 	else
 		why_text_append(t, "all workers have submitted round %llu; the sum is in progress",
 			(unsigned long long)p->round);
@@ -413,15 +416,23 @@ static const struct ctl_report_worker *next_longest_waiter(
 	return best;
 }
 
-/* Return the earliest of the tensor's rounds for which a worker waits. A worker that waits for a
- * later round already has the result of the earliest round. */
-static uint64_t earliest_waited_round(const struct sched_probe *p, uint32_t tensor)
+/* Return one of the tensor's rounds for which workers wait. For a sum, return the earliest: a
+ * worker that waits for a later round already has its result. For a value, return the latest: a
+ * worker that is beyond its bound holds up a worker, whatever the others wait for. */
+static uint64_t waited_round(
+	const struct sched_job *j, const struct sched_probe *p, uint32_t tensor)
 {
-	uint64_t round = UINT64_MAX;
+	bool is_value = tensor < j->n_placed && j->placed[tensor]->shape.mode == MODE_VALUE;
+	uint64_t round = is_value ? 0 : UINT64_MAX;
 
-	for (uint32_t i = 0; i < p->n_workers; i++)
-		if (p->workers[i].w.oldest_tensor == tensor && p->workers[i].w.oldest_round < round)
-			round = p->workers[i].w.oldest_round;
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		if (w->oldest_tensor != tensor)
+			continue;
+		if (is_value ? w->oldest_round > round : w->oldest_round < round)
+			round = w->oldest_round;
+	}
 	return round;
 }
 
@@ -441,7 +452,7 @@ static bool probe_start_details(struct sched_core *c, struct sched_probe *p)
 		if (!w)
 			break;
 		d = probe_new(c, j, w->oldest_tensor, c->cfg.probe_ms / 4);
-		d->round = earliest_waited_round(p, w->oldest_tensor);
+		d->round = waited_round(j, p, w->oldest_tensor);
 		d->parent = p;
 		asked[n++] = w->oldest_tensor;
 		p->n_details_open++;

@@ -205,8 +205,10 @@ uint64_t srv_core_run_deadlines(struct srv_core *core, uint64_t now_ns)
 
 bool srv_core_sum_slice(struct srv_core *core)
 {
-	size_t done = sums_work(core);
+	/* a value first, so that sums that never end do not hold up values */
+	size_t done = values_work(core);
 
+	done += sums_work(core);
 	while (done < SRV_SLICE_BYTES && !TAILQ_EMPTY(&core->values))
 		done += values_work(core);
 	core->stats.bytes_summed += done;

@@ -103,6 +103,8 @@ static int seat_send_answer(struct seat *seat)
 	r.segment = s->buf->segment;
 	r.offset = s->buf->offset;
 	rc = xport_send_eager(seat->peer->conn, &r, true);
+	if (rc == 0 && !m->is_offered && !seat->peer->conn->is_same_host)
+		v->core->stats.offered_bytes += r.len;
 	m->is_offered |= rc == 0;
 	return rc;
 }

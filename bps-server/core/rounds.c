@@ -186,9 +186,16 @@ static void on_delta_message(struct srv_core *core, struct seat *seat, const str
 		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
 		return;
 	}
-	if (m->contrib.op != OP_SUM || (seat->state != SEAT_IDLE && !m->contrib.workers))
+	if (m->contrib.op != OP_SUM)
+		srv_job_fail(core, seat->part->job, BPS_EMISMATCH,
+			"round %llu of tensor %u: member %u (agent %u) submitted operation %s to a "
+			"value, which takes only %s",
+			(unsigned long long)m->round, m->tensor, m->member,
+			seat->part->job->members[m->member].agent, op_name(m->contrib.op),
+			op_name(OP_SUM));
+	else if (seat->state != SEAT_IDLE && !m->contrib.workers)
 		peer_close_on_protocol_error(
-			core, seat->peer, m, "the contribution does not fit its value");
+			core, seat->peer, m, "it abstains from a round to which it contributes");
 	else
 		seat_take_offer(core, &seat->part->slots[0], seat, m);
 }
@@ -356,7 +363,7 @@ static void peer_dispatch_message(
 		return;
 	}
 	seat = seat_find_for_sender(core, peer, part, m);
-	if (!seat || job->has_failed)
+	if (!seat || (job->has_failed && m->type != WIRE_GOT))
 		return;
 	switch (m->type) {
 	case WIRE_CONTRIB:

@@ -156,8 +156,10 @@ void value_take_got(struct seat *seat, uint64_t round)
 static void value_peer_down(struct srv_part *part, const struct srv_peer *peer)
 {
 	for (unsigned i = 0; part->value && i < part->n_seats; i++)
-		if (part->seats[i].peer == peer)
+		if (part->seats[i].peer == peer) {
 			member_release_answer(part->value, &part->value->members[i]);
+			part->value->members[i].asked = 0;
+		}
 }
 
 void values_peer_down(struct srv_core *core, const struct srv_peer *peer)
@@ -173,10 +175,15 @@ void values_peer_down(struct srv_core *core, const struct srv_peer *peer)
 
 /* ---- deltas ---- */
 
-static void member_count_delta(struct srv_value *v, struct value_member *m, uint64_t round)
+static void seat_count_delta(struct seat *seat)
 {
-	assert(round == m->applied + 1);
-	m->applied = m->asked = round;
+	struct srv_value *v = seat->part->value;
+	struct value_member *m = value_member_of(seat);
+
+	assert(seat->offer.round == m->applied + 1);
+	m->applied = seat->offer.round;
+	/* a member without a connection asks again when it has reconnected */
+	m->asked = seat->peer ? m->applied : 0;
 	v->version++;
 	value_check_owed(v);
 }
@@ -220,7 +227,7 @@ enum value_verdict value_judge_delta(struct seat *seat, uint64_t round)
 void value_add_nothing(struct seat *seat)
 {
 	seat->part->value->core->stats.abstentions++;
-	member_count_delta(seat->part->value, value_member_of(seat), seat->offer.round);
+	seat_count_delta(seat);
 }
 
 void value_stage_delta(struct seat *seat)
@@ -251,7 +258,7 @@ static size_t value_add_delta(struct srv_value *v, struct seat *seat)
 	reduce_fold(value_slot(v)->result->mem, &src, 1, part->n_elems, part_dtype(part), OP_SUM,
 		false);
 	value_release_staged(v, seat);
-	member_count_delta(v, value_member_of(seat), seat->offer.round);
+	seat_count_delta(seat);
 	return 2 * (size_t)part->bytes;
 }
 
@@ -266,10 +273,10 @@ size_t values_work(struct srv_core *core)
 	seat = TAILQ_FIRST(&v->staged);
 	if (!seat && v->wants_snapshot)
 		s = value_free_snapshot(v);
-	if (v->part->job->has_failed || (!seat && !s)) {
-		value_unqueue_work(v);
-		return 1;
-	}
+	value_unqueue_work(v);
+	if (v->part->job->has_failed || (!seat && !s))
+		return 0;
+	value_queue_work(v); /* behind the others; it may have more to do */
 	return seat ? value_add_delta(v, seat) : value_take_snapshot(v, s);
 }
 
@@ -326,7 +333,8 @@ bool value_take_hold(struct seat *seat, uint64_t round, uint64_t version)
 	struct value_member *m = value_member_of(seat);
 	struct slot *slot = value_slot(v);
 
-	if (!round != !version)
+	/* no correct member comes near the largest numbers, at which the next one would be 0 */
+	if (!round != !version || round > UINT64_MAX / 2 || version > UINT64_MAX / 2)
 		return false;
 	if (value_is_live(v)) {
 		if (round > m->applied)

@@ -3,7 +3,7 @@
 /* A partition of a value (MODE_VALUE). The server keeps the value from round to round. A
  * contribution is a delta: it is added when it arrives. The answer to a member is the value of that
  * moment, with this delta in it. A member that is further ahead than the bound allows waits for its
- * answer. Rules V1 to V3: docs/reference/faults.md. Thread: the data thread that owns the core.
+ * answer. Rules V1 to V3: docs/reference/values.md. Thread: the data thread that owns the core.
  *
  *   GATHER --all members have sent HOLD, one has an answer--> FETCH --the answer is here--> LIVE
  *      |                                                                                     ^

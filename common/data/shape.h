@@ -23,7 +23,7 @@ struct tensor_shape {
 	uint8_t mode;      /* enum tensor_mode */
 	uint8_t owner;     /* who gets the result; 0: every worker */
 	uint32_t stale;    /* MODE_VALUE: number of rounds by which a worker may be ahead of another
-	                    * one that it does not wait for, see V1 of docs/reference/faults.md */
+	                    * one that it does not wait for, see V1 of docs/reference/values.md */
 	uint64_t n_values; /* number of values that a worker contributes, at least 1 */
 	/* Digest of what the workers store in the tensor, for example the names and the sizes of
 	 * the gradients in a bucket. 0: the worker has given no digest, which differs from every

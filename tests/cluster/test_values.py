@@ -3,9 +3,11 @@
 import errno
 import signal
 import statistics
+import struct
 
 import bps
 import pytest
+import rawclient
 from keeper import Job, kept_cluster
 
 
@@ -33,9 +35,10 @@ def test_values_need_no_server_on_one_machine(cluster, workers):
     assert [n for n, _ in c.run("adding", workers, {"stale": 1, "n_rounds": 20})] == [20] * workers
 
 
+@pytest.mark.parametrize("agents", [1, 2])
 @pytest.mark.parametrize("stale", [0, None])
-def test_one_worker_sets_the_value_and_abstaining_reads_it(cluster, stale):
-    c = cluster(agents=2, servers=1)
+def test_one_worker_sets_the_value_and_abstaining_reads_it(cluster, stale, agents):
+    c = cluster(agents=agents, servers=1)
     assert c.run("set_and_read", 3, {"stale": stale}) == [[[7.0], [7.0], 3]] * 3
 
 
@@ -83,6 +86,31 @@ def test_value_that_cannot_be_is_refused_in_words(cluster, what, code, text):
     c = cluster(agents=2, servers=1)
     for found, words in c.run("refused", 2, {"what": what}):
         assert found == code and text in words, words
+
+
+def test_time_out_names_the_late_worker_of_the_own_machine(cluster):
+    c = cluster(agents=2, servers=1)
+    texts = [text for text in c.run("lagging", 4) if text]
+    assert texts and all("rank 1" in text for text in texts)
+    assert not any("all workers have submitted" in text for text in texts), texts
+
+
+def test_other_operation_of_a_hostile_trainer_leaves_other_jobs_alone(cluster, monkeypatch):
+    """A trainer that writes into its ring itself can submit an operation that values do not have.
+    The connection of the agent, which other jobs use, must stay."""
+
+    def value_shape(dtype, n_values):
+        return rawclient.body(struct.pack("<BBBIQQ", dtype, 1, 0, 0, n_values, 0))
+
+    c = cluster(agents=1, servers=1)
+    monkeypatch.setattr(rawclient, "shape", value_shape)
+    t = rawclient.Raw(c.agents[0])
+    t.say_hello("evil", 0, 1, flags=rawclient.DISTRIBUTED)
+    assert t.welcome()[0] == 0 and t.job()[0] == 0
+    assert t.declare(("w", rawclient.F32, 10))[0][0] == 0
+    t.submit(0, op=rawclient.MAX)
+    assert t.is_dropped()
+    assert "broke the protocol" not in c.servers[0].log.read_text()
 
 
 def test_bound_helps_against_stalls(cluster):

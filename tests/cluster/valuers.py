@@ -132,3 +132,27 @@ def stalling(stale, n_rounds, step_s, seed=1):
         seconds = time.monotonic() - begun
         job.barrier()
     return seconds
+
+
+def lagging():
+    """Let rank 1 stop for a while after 3 rounds. Return what a time-out of the others says."""
+    with bps.open() as job:
+        t = job.declare("v", "f32", 1000, mode="value", stale=None)
+        vote = job.declare("vote", "f32", 1)
+        for n in range(3):
+            t.push_pull()
+            t.wait()
+        text = ""
+        if job.rank != 1:
+            t.push_pull()
+            try:
+                t.wait(timeout=4)
+            except bps.Error as e:
+                text = str(e)
+        else:
+            time.sleep(6)
+            t.push_pull()
+        t.wait()
+        vote.push_pull()
+        vote.wait()
+        return text

@@ -284,7 +284,8 @@ static void check_delta(struct srv_checker *c, const struct seat *seat)
 	expect(c, m->asked <= m->applied, "asked => added");
 	expect(c, !m->snapshot || m->answer_round <= m->applied,
 		"an answer has the member's delta");
-	expect(c, !m->is_offered || (m->snapshot && seat->peer), "offered => an answer");
+	expect(c, !m->snapshot || seat->peer, "an answer is of a connected member");
+	expect(c, !m->is_offered || m->snapshot, "offered => an answer");
 }
 
 static void check_seat(struct srv_checker *c, const struct seat *seat)
