@@ -359,6 +359,22 @@ def test_problem_is_in_status_healthz_metrics_events_and_alerts(cluster, tmp_pat
         check_alert(tmp_path, code, recorded)
 
 
+def test_workers_that_all_compute_for_a_long_time_are_no_problem(cluster):
+    """A recipe such as DiLoCo leaves long gaps between rounds. Neither a time-out nor the time
+    after which a worker counts as stalled includes them."""
+    c = cluster(agents=2, servers=1, scheduler_args=["--stalled-after", "1s"])
+    args = {"n_rounds": 3, "gap": 4}
+    started, found = c.start_job("gaps", 2, args, env={"BPS_TIMEOUT": "3s"}), set()
+
+    def have_ended():
+        found.update(problems(c.scheduler))
+        return all(worker.process.poll() is not None for worker in started)
+
+    c.wait_for("the rounds are complete", have_ended)
+    c.finish(started)
+    assert not found & {"TRAINER_STALLED", "STRAGGLER"}, found
+
+
 def test_health_is_well_again_when_the_cause_is_gone(cluster):
     with trainer_stalled(cluster) as (c, scheduler):
         c.wait_for(

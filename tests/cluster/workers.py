@@ -211,6 +211,16 @@ def rounds(
     return {"longest": longest, "rounds": n_rounds}
 
 
+def gaps(n_rounds, gap):
+    """Run rounds between which all workers compute for some seconds."""
+    with bps.open() as job:
+        t = job.declare("t", "i64", 1000)
+        for _ in range(n_rounds):
+            t.push_pull()
+            t.wait()
+            time.sleep(gap)
+
+
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
     """Check rounds of integers from the full range of each type. Every third round is a sum.
 

@@ -1,6 +1,7 @@
 """Test bps.torch.elastic. Rank 0 starts clusters, and runs jobs whose machines leave and join."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -113,22 +114,6 @@ class Machines:
         return codes, outputs
 
 
-def test_training_goes_on_without_a_machine(tmp_path):
-    bpsrun = processes.BUILD / "bpsrun"
-    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink"]
-    done = subprocess.run(
-        [*map(str, words), "--", sys.executable, "-c", TRAIN],
-        cwd=tmp_path,
-        env=processes.environment(LEAVER=SIZE - 1),
-        timeout=LIMIT_S,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
-    assert done.stdout.count(f"sizes {SIZE} {SIZE - 1} {SIZE - 1}") == SIZE - 1, done.stdout
-
-
 # A newcomer's first layer is frozen, as at the start of each process. The others have unfrozen it.
 UNFREEZE = (
     TRAIN.replace(
@@ -165,10 +150,61 @@ SIGNS = (
 )
 
 
+# A commit after the second step of four is one with an average that is not applied yet. Each worker
+# trains alone between two exchanges, so only the global parameters and the momentum of the outer
+# optimizer are the same bits.
+DILOCO = (
+    TRAIN.replace(
+        "optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())",
+        "outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)\n"
+        "diloco = bps.DiLoCo([model], optimizer, outer, sync_every=4, fragment_sync_delay=2)\n"
+        "diloco.__enter__()",
+    )
+    .replace("sampler=sampler, ", "sampler=sampler, diloco=diloco, ")
+    .replace("train(state)\nfrom", "train(state)\ndiloco.restore_parameters()\nfrom")
+    .replace("momentum = optimizer.", "momentum = outer.")
+)
+DILOCO_BLOCKS = (
+    DILOCO.replace("Linear(1, 1).double()", "Linear(1, 20_000)")
+    .replace("sync_every=4", "sync_every=4, compression=bps.Compression.int8.with_residual()")
+    .replace("arange(24.0).double()", "arange(24.0)")
+    .replace("model.weight.item()", "hash(tuple(model.weight.flatten().tolist()))")
+    .replace('["momentum_buffer"].item()', '["momentum_buffer"].sum().item()')
+)
+LOCAL_SGD = (
+    TRAIN.replace(
+        "optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())",
+        "local = bps.LocalSGD(model, optimizer, sync_every=3)\nlocal.__enter__()",
+    )
+    .replace("sampler=sampler, ", "sampler=sampler, local=local, ")
+    .replace("train(state)\nfrom", "train(state)\nlocal.sync()\nfrom")
+    .replace('optimizer.state_dict()["state"][0]["momentum_buffer"].item()', "local.state_dict()")
+    .replace("len(set(weights))", "len(set(map(str, weights)))")
+)
+RECIPES = {"diloco": DILOCO, "diloco int8": DILOCO_BLOCKS, "local": LOCAL_SGD}
+
+
+@pytest.mark.parametrize("script", [TRAIN, *RECIPES.values()], ids=["plain", *RECIPES])
+def test_training_goes_on_without_a_machine(tmp_path, script):
+    bpsrun = processes.BUILD / "bpsrun"
+    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink"]
+    done = subprocess.run(
+        [*map(str, words), "--", sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=processes.environment(LEAVER=SIZE - 1),
+        timeout=LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
+    assert done.stdout.count(f"sizes {SIZE} {SIZE - 1} {SIZE - 1}") == SIZE - 1, done.stdout
+
+
 @pytest.mark.parametrize(
     "script",
-    [TRAIN, UNFREEZE, RANDOMK, SIGNS],
-    ids=["plain", "unfrozen", "randomk", "signs"],
+    [TRAIN, UNFREEZE, RANDOMK, SIGNS, *RECIPES.values()],
+    ids=["plain", "unfrozen", "randomk", "signs", *RECIPES],
 )
 def test_a_machine_joins_at_a_commit(tmp_path, script):
     with processes.Cluster(agents=SIZE) as cluster:
@@ -234,11 +270,29 @@ print("from", begun, "to", model.weight.sum().item(), flush=True)
 """
 
 
-@pytest.mark.parametrize("cross", [False, True])
-@pytest.mark.parametrize("victim", [0, SIZE - 1])
-def test_a_failed_job_is_opened_again_with_a_process_in_the_place_of_the_lost_one(cross, victim):
+# The workers' own momenta would differ, and the state has those of one worker.
+REOPEN_DILOCO = re.sub(
+    r"(?s)lr=0.01, momentum=0.9\)\noptimizer = bps.Dist.*?\n\)\n",
+    "lr=0.01)\n"
+    "outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9)\n"
+    "diloco = bps.DiLoCo([model], optimizer, outer, 2, compression=bps.Compression.fp16)\n"
+    "diloco.__enter__()\n",
+    REOPEN.replace("optimizer, step=0", "optimizer, diloco=diloco, step=0").replace(
+        "optimizer.synchronize()\n", ""
+    ),
+)
+REOPENED = {
+    "plain": REOPEN.format(cross=False),
+    "cross": REOPEN.format(cross=True),
+    "diloco": REOPEN_DILOCO,
+}
 
-    script = REOPEN.format(cross=cross)
+
+@pytest.mark.parametrize("kind", REOPENED)
+@pytest.mark.parametrize("victim", [0, SIZE - 1])
+def test_a_failed_job_is_opened_again_with_a_process_in_the_place_of_the_lost_one(kind, victim):
+
+    script = REOPENED[kind]
     with processes.Cluster(agents=2) as cluster:
 
         def is_forming():
@@ -260,6 +314,51 @@ def test_a_failed_job_is_opened_again_with_a_process_in_the_place_of_the_lost_on
         assert rank == victim or f"from {begun} to {goal}" in output, "\n".join(outputs)
     lost = f"rank {victim} (host"
     assert all(lost in output for r, output in enumerate(outputs[:SIZE]) if r != victim), outputs
+
+
+# Each step of a worker subtracts its rank + 1 from the weight. After two steps of four the worker
+# sends its change, which is applied after the fourth.
+LOSE = """
+import os
+import torch
+import bps.torch as bps
+
+bps.init()
+rank, size = bps.rank(), bps.size()
+model = torch.nn.Linear(1, 1, bias=False).double()
+torch.nn.init.zeros_(model.weight)
+inner, outer = (torch.optim.SGD(model.parameters(), lr=1.0) for _ in range(2))
+with bps.DiLoCo([model], inner, outer, sync_every=4, fragment_sync_delay=2):
+    for step in range(1, 9):
+        if (rank, str(step)) == (size - 1, os.environ["STEP"]):
+            os._exit(1)
+        inner.zero_grad()
+        ((rank + 1) * model.weight).sum().backward()
+        inner.step()
+print("weight", model.weight.item(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_a_lost_machine_is_missing_from_the_averages_of_diloco(tmp_path, step):
+    bpsrun = processes.BUILD / "bpsrun"
+    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink"]
+    done = subprocess.run(
+        [*map(str, words), "--", sys.executable, "-c", LOSE],
+        cwd=tmp_path,
+        env=processes.environment(STEP=step),
+        timeout=LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    found = {float(w) for w in re.findall(r"weight (.*)", done.stdout)}
+    both = [2 * sum(range(1, n + 1)) / n for n in (SIZE, SIZE - 1)]
+    # Lost in flight, the machine may be in the first average or not, equally for all.
+    firsts = {2: both[1:], 4: both, 5: both[:1]}[step]
+    assert len(found) == 1 and done.stdout.count("weight") == SIZE - 1, done.stdout
+    weight = found.pop()
+    assert any(weight == pytest.approx(-first - both[1]) for first in firsts), done.stdout
 
 
 SUSPEND = """

@@ -47,9 +47,28 @@ def compression_state_dict() -> dict[str, np.ndarray]:
         >>> state = bps.torch.compression_state_dict()
         >>> torch.save(state, f"residuals.{bps.torch.rank()}.pt")
     """
+    return residuals("")
+
+
+def residuals(prefix: str) -> dict[str, np.ndarray]:
+    """Return copies of the residuals whose names begin with a prefix, by the rests of the names."""
     known = [*_used.items()]  # other threads may add residuals
     used = {name: one.cpu().numpy() if hasattr(one, "cpu") else one for name, one in known}
-    return {name: array.copy() for name, array in {**_loaded, **used}.items()}
+    both = {**_loaded, **used}
+    return {
+        name.removeprefix(prefix): array.copy()
+        for name, array in both.items()
+        if name.startswith(prefix)
+    }
+
+
+def load_residuals(prefix: str, state: Mapping[str, Any]) -> None:
+    """Replace the residuals whose names begin with a prefix by a result of :func:`residuals`."""
+    for known in (_used, _loaded):
+        for name in [name for name in known if name.startswith(prefix)]:
+            del known[name]
+    for name, array in state.items():
+        _loaded[prefix + name] = np.array(array, np.float32).reshape(-1)
 
 
 def load_compression_state_dict(state: Mapping[str, Any]) -> None:
@@ -60,9 +79,7 @@ def load_compression_state_dict(state: Mapping[str, Any]) -> None:
     Args:
         state (mapping): the result of :func:`compression_state_dict`.
     """
-    clear()
-    for name, array in state.items():
-        _loaded[name] = np.array(array, np.float32).reshape(-1)
+    load_residuals("", state)
 
 
 def scale_compression_state(factor: float) -> None:

@@ -86,6 +86,8 @@ from bps.torch._optimizer import (
 from bps.torch._reducescatter import reducescatter, reducescatter_async
 from bps.torch._sparse import sparse_allreduce_async
 from bps.torch._sync_batch_norm import SyncBatchNorm
+from bps.torch.recipes._diloco import DiLoCo
+from bps.torch.recipes._local_sgd import LocalSGD
 
 if torch.distributed.is_available():
     from bps.torch import _c10d
@@ -98,12 +100,14 @@ __all__ = [
     "BF16Compressor",
     "Compression",
     "Compressor",
+    "DiLoCo",
     "DistributedDataParallel",
     "DistributedOptimizer",
     "Error",
     "FP16Compressor",
     "Handle",
     "HookState",
+    "LocalSGD",
     "Max",
     "Min",
     "NotInitialized",

@@ -173,6 +173,11 @@ class Reducer:
         self._reset()
 
     @property
+    def residual_prefix(self) -> str:
+        """Beginning of the names of the buckets' residuals."""
+        return self._runtime.residual_name(f"{self._runtime.prefix}grad/{self.number}.")
+
+    @property
     def _is_cut(self) -> bool:
         return bool(self._plan) and not self._uncut
 
@@ -439,10 +444,11 @@ class Reducer:
         After a time-out the sums are still in flight, and the caller may call this method again.
         """
         self.send()
-        self._collect_all()
+        self.receive()
 
-    def _collect_all(self) -> None:
-        """Wait for the sums in flight, write them into the gradients, and end the step."""
+    def receive(self) -> None:
+        """Wait for the sums of the buckets that :meth:`send` has sent, and write them into the
+        gradients. After a time-out, the caller may call this method again."""
         while self._in_flight:
             self.collect(self._next())
         self.sum_sparse()
@@ -472,7 +478,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.channel.abstain(self._op)
             self._in_flight.append(bucket)
-        self._collect_all()
+        self.receive()
 
     def _reset(self) -> None:
         self.begun = False

@@ -43,6 +43,7 @@ from bps import _core
 from bps._elastic import HostsUpdatedInterrupt, State, run
 from bps.torch._optimizer import broadcast_optimizer_state, broadcast_parameters
 from bps.torch._reducer import Reducer
+from bps.torch.recipes._recipe import Recipe
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 
@@ -138,8 +139,8 @@ class TorchState(State):
     Args:
         model (Module, optional): a model, whose parameters and buffers are in the state.
         optimizer (Optimizer, optional): an optimizer, whose state is included.
-        objects: other modules, optimizers and samplers, and values that can be copied and pickled.
-            Each becomes an attribute.
+        objects: other modules, optimizers and samplers, objects of LocalSGD and DiLoCo, and values
+            that can be copied and pickled. Each becomes an attribute.
 
     Example::
 
@@ -150,7 +151,7 @@ class TorchState(State):
 
     def __init__(self, model: Any = None, optimizer: Any = None, **objects: Any) -> None:
         given = {"model": model, "optimizer": optimizer, **objects}
-        parts = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
+        parts = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler, Recipe)
         # Put optimizers first, because an optimizer's state_dict() waits until all parameters are
         # updated.
         order = sorted(given, key=lambda name: not isinstance(given[name], torch.optim.Optimizer))
@@ -184,6 +185,8 @@ class TorchState(State):
                 broadcast_optimizer_state(part, root)
             elif isinstance(part, torch.nn.Module):
                 broadcast_parameters(part.state_dict(), root)
+            elif isinstance(part, Recipe):
+                part.broadcast_state(root)
             else:
                 all_ = rt.allgather_present((rt.job.rank, part.state_dict()), "a sampler")
                 epoch = dict(all_)[root]["epoch"]
@@ -193,6 +196,8 @@ class TorchState(State):
     def _reducers(self) -> list[Reducer]:
         names = ("_bps_reducer", "_reducer")  # of an optimizer, of a DistributedDataParallel
         found = [getattr(part, name, None) for part in self._parts.values() for name in names]
+        recipes = [part for part in self._parts.values() if isinstance(part, Recipe)]
+        found += [reducer for recipe in recipes for reducer in recipe.reducers]
         return [reducer for reducer in found if isinstance(reducer, Reducer)]
 
 
