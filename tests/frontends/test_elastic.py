@@ -181,7 +181,10 @@ LOCAL_SGD = (
     .replace('optimizer.state_dict()["state"][0]["momentum_buffer"].item()', "local.state_dict()")
     .replace("len(set(weights))", "len(set(map(str, weights)))")
 )
-RECIPES = {"diloco": DILOCO, "diloco int8": DILOCO_BLOCKS, "local": LOCAL_SGD}
+LATE = TRAIN.replace("named_parameters())", "named_parameters(), one_step_late=True)").replace(
+    "train(state)\nfrom", "train(state)\noptimizer.flush()\nfrom"
+)
+RECIPES = {"diloco": DILOCO, "diloco int8": DILOCO_BLOCKS, "local": LOCAL_SGD, "late": LATE}
 
 
 @pytest.mark.parametrize("script", [TRAIN, *RECIPES.values()], ids=["plain", *RECIPES])

@@ -1,4 +1,4 @@
-"""DiLoCo and LocalSGD: all workers run these tests in the same order.
+"""DiLoCo, LocalSGD and steps that are one step late: all workers run these tests in the same order.
 
 The references train all workers in this process, with the formulas of the papers. Sums of float64
 differ from those of the service in the order of their additions only. An average of n values then
@@ -384,3 +384,175 @@ def test_a_worker_cannot_join_the_averages_of_others_with_zeros():
     with pytest.raises(NotImplementedError, match="same number of steps"):
         bps.join()
     del local
+
+
+# ---- one step late ----
+
+
+def one_step_late(steps, rate=0.05, clip=None, momentum=0.9):
+    """Return the parameters after each step of SGD with gradients that are one step old, and those
+    after the last gradients. All workers' gradients are computed in this process."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    late, found = None, []
+    for step in [*steps, None]:
+        new = None
+        if step is not None:
+            optimizer.zero_grad()
+            (sum(loss_of(model, r, step) for r in range(bps.size())) / bps.size()).backward()
+            new = [p.grad for p in model.parameters()]
+        for i, p in enumerate(model.parameters()):
+            p.grad = late[i] if late else None
+        if clip and late:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        late = new
+        found.append(values(model))
+    return found
+
+
+def late_optimizer(model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return wrapped(optimizer, one_step_late=True, **options)
+
+
+@pytest.mark.parametrize("sets_none", [True, False])
+def test_a_step_applies_the_gradients_of_the_step_before(sets_none):
+    wanted = one_step_late(range(6))
+    model = network()
+    optimizer = late_optimizer(model, bucket_bytes=300)
+    for step in range(6):
+        optimizer.zero_grad(set_to_none=sets_none)
+        loss_of(model, bps.rank(), step).backward()
+        optimizer.step()
+        assert are_near(model, wanted[step]) and same_everywhere(model)
+    optimizer.flush()
+    optimizer.flush()  # nothing is left
+    assert are_near(model, wanted[-1]) and same_everywhere(model)
+    assert are_near(network(), wanted[0], 0.0), "the first step applies nothing"
+
+
+def test_late_gradients_are_clipped_after_they_are_averaged():
+    wanted = one_step_late(range(5), clip=0.1)
+    model = network()
+    optimizer = late_optimizer(model)
+    for step in range(5):
+        optimizer.zero_grad()
+        loss_of(model, bps.rank(), step).backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert are_near(model, wanted[step])
+
+
+def test_late_gradients_add_up_over_several_backward_passes():
+    wanted = one_step_late(range(4))
+    model = network()
+    optimizer = late_optimizer(model)
+    for step in range(4):
+        optimizer.zero_grad()
+        for _ in range(2):
+            (loss_of(model, bps.rank(), step) / 2).backward()
+        optimizer.step()
+        assert are_near(model, wanted[step])
+
+
+def test_late_gradients_in_blocks_are_equal_everywhere():
+    models = [network(torch.float32, width=4000) for _ in range(2)]
+    for model, kind in zip(models, (bps.Compression.none, bps.Compression.int8)):
+        optimizer = late_optimizer(model, compression=kind)
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=False)
+            loss_of(model, bps.rank(), step).backward()
+            optimizer.step()
+        optimizer.flush()
+        assert same_everywhere(model)
+    # Three gradients below 1 with errors of coded.bound(127), and momentum: at most 6 of them.
+    assert are_near(models[0], models[1].parameters(), 6 * 0.05 * coded.bound(127))
+    assert not are_near(models[0], network(torch.float32, width=4000).parameters(), 1e-3)
+
+
+def test_late_gradients_are_in_the_state_of_the_optimizer():
+    model = network()
+    optimizer = late_optimizer(model)
+    train(model, optimizer, range(3))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, range(3, 6))
+    again = network()
+    restored = late_optimizer(again)
+    for one, state in zip((again, restored), saved):
+        one.load_state_dict(state)
+    train(again, restored, range(3, 6))
+    assert all(map(torch.equal, values(model), values(again)))
+    bps.broadcast_optimizer_state(restored)
+    optimizer.flush()
+    restored.flush()
+    assert all(map(torch.equal, values(model), values(again)))
+
+
+def test_a_late_optimizer_is_copied_when_nothing_is_in_flight():
+    model = network()
+    optimizer = late_optimizer(model)
+    train(model, optimizer, range(2))
+    with pytest.raises(RuntimeError, match=r"call flush\(\) first"):
+        copy.deepcopy(optimizer)
+    optimizer.flush()
+    other, twin = copy.deepcopy((model, optimizer))
+    for one in ((model, optimizer), (other, twin)):
+        train(*one, range(2))
+        one[1].flush()
+    assert all(map(torch.equal, values(model), values(other)))
+
+
+def test_a_step_does_not_wait_for_the_gradients_of_the_same_step():
+    model = network()
+    optimizer = late_optimizer(model)
+    train(model, optimizer, [0])  # the first step compares the parameters
+    for step in range(3):
+        # Rank 1 submits its gradients only when rank 0 has returned from its step.
+        if bps.rank() == 0:
+            train(model, optimizer, [step])
+            bps.allreduce(torch.ones(1), name="rank 0 has stepped")
+        else:
+            bps.allreduce(torch.ones(1), name="rank 0 has stepped")
+            train(model, optimizer, [step])
+    optimizer.flush()
+    assert same_everywhere(model)
+
+
+def test_combinations_with_one_step_late_that_make_no_sense_are_refused():
+    model = network()
+    with pytest.raises(ValueError, match="cross_barrier exclude each other"):
+        late_optimizer(model, cross_barrier=True)
+    with pytest.raises(ValueError, match="leave backward_passes_per_step at 1"):
+        late_optimizer(model, backward_passes_per_step=2)
+    optimizer = late_optimizer(model)
+    with pytest.raises(ValueError, match="leave backward_passes_per_step at 1"):
+        optimizer.set_backward_passes_per_step(2)
+    with pytest.raises(ValueError, match="takes no closure"):
+        optimizer.step(lambda: None)
+    with pytest.raises(NotImplementedError, match="same number of steps"):
+        bps.join()
+    if hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(loss_of(model, 0, 0)).backward()
+        with pytest.raises(RuntimeError, match="one_step_late=False"):
+            scaler.step(optimizer)
+
+
+def test_sparse_gradients_cannot_be_late():
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = wrapped(torch.optim.SGD(table.parameters(), lr=0.1), one_step_late=True)
+    table(torch.tensor([0])).sum().backward()
+    with pytest.raises(NotImplementedError, match="pass sparse_as_dense=True"):
+        optimizer.step()
+    optimizer = wrapped(
+        torch.optim.SGD(table.parameters(), lr=0.1), one_step_late=True, sparse_as_dense=True
+    )
+    table.zero_grad()
+    before = table.weight.detach().clone()
+    table(torch.tensor([0])).sum().backward()
+    optimizer.step()
+    optimizer.flush()
+    assert torch.allclose(before[0] - table.weight[0], torch.full((2,), 0.1))

@@ -21,6 +21,7 @@ from bps.torch._broadcast import broadcast_all_
 from bps.torch._compression import gradient_coding
 from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
+from bps.torch.recipes._one_step_late import OneStepLate
 
 
 def _name_parameters(
@@ -70,6 +71,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_named: list[tuple[str, torch.Tensor]]  # all parameters of the optimizer
     _bps_options: dict[str, Any]  # arguments of the reducer
     _bps_has_cross: bool
+    _bps_is_late: bool
     # None at a worker outside of the process set, which updates its parameters alone, and in a copy
     # of the optimizer before the copy's first step.
     _bps_reducer: Reducer | None
@@ -78,15 +80,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_skips: bool
     _bps_n_caught_up: int
     _bps_cross: CrossBarrier | None
+    _bps_late: OneStepLate | None
 
     def synchronize(self) -> None:
         """Wait until the gradients are reduced. To step without another reduction, call
         :meth:`step` inside :meth:`skip_synchronize`.
 
         With ``cross_barrier=True``, a call of this method after ``step()`` waits until all
-        parameters are updated.
+        parameters are updated. With ``one_step_late=True``, submit the gradients of this step, and
+        wait for those of the step before.
         """
         reducer = self._bps_connect()
+        if self._bps_late is not None:
+            if not self._bps_is_synchronized:
+                self._bps_late.exchange()
+                self._bps_is_synchronized = True
+            return
         if self._bps_cross is not None:
             self._bps_cross.flush()
             if reducer is not None and not reducer.begun:
@@ -111,6 +120,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._bps_reducer = Reducer(self._bps_named, **self._bps_options)
             if self._bps_has_cross:
                 self._bps_cross = CrossBarrier(self, self._bps_base, self._bps_reducer)
+            if self._bps_is_late:
+                self._bps_late = OneStepLate(self._bps_reducer)
         return self._bps_reducer
 
     @property
@@ -121,9 +132,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         gradients are reduced here, and all workers find the same overflows.
 
         Raises:
-            RuntimeError: the optimizer has ``cross_barrier=True``, so its gradients are not
-                complete before the next forward pass.
+            RuntimeError: the optimizer has ``cross_barrier=True`` or ``one_step_late=True``, so its
+                gradients are not complete before the next forward pass.
         """
+        if self._bps_late is not None:
+            raise RuntimeError(
+                "GradScaler needs an optimizer with one_step_late=False, because workers would "
+                "skip different steps: use bfloat16, which needs no scaler"
+            )
         if self._bps_has_begun:
             if self._bps_cross is not None:
                 raise RuntimeError("GradScaler needs an optimizer with cross_barrier=False")
@@ -142,11 +158,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "an optimizer cannot be copied between backward() and step(), because its "
                 "gradients are being reduced: copy it after step()"
             )
+        if self._bps_late is not None and not self._bps_late.is_empty:
+            raise RuntimeError(
+                "an optimizer with one_step_late=True cannot be copied while gradients are in "
+                "flight: call flush() first"
+            )
         if self._bps_cross is not None:
             self._bps_cross.flush()
-        own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_synchronized")
+        own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_late")
         state = {**self._bps_base.__getstate__(self), **{name: getattr(self, name) for name in own}}
-        state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_skips": False}
+        state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_late": None}
+        state |= {"_bps_skips": False, "_bps_is_synchronized": self._bps_is_synchronized}
         state |= {"_bps_n_caught_up": 0}
         return _new, (self._bps_base,), state
 
@@ -179,8 +201,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             int: number of steps. Count them, so that all workers run the same number of steps.
 
         Raises:
-            RuntimeError: the optimizer has ``cross_barrier=True``, or the call comes between
-                backward() and step().
+            RuntimeError: the optimizer has ``cross_barrier=True`` or ``one_step_late=True``, or the
+                call comes between backward() and step().
             NotImplementedError: gradients are in GPU memory.
 
         Example::
@@ -194,8 +216,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             ...     n += 1
         """
         reducer = self._bps_connect()
-        if self._bps_cross is not None:
-            raise RuntimeError("catch_up() needs an optimizer with cross_barrier=False")
+        if self._bps_has_cross or self._bps_is_late:
+            raise RuntimeError(
+                "catch_up() needs an optimizer with cross_barrier=False and one_step_late=False"
+            )
         n = 0
         while reducer is not None and reducer.is_behind:
             reducer.abstain()
@@ -228,12 +252,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"backward_passes_per_step is {passes}, but must be 1 or more")
         if self._bps_has_begun:
             raise ValueError("backward_passes_per_step cannot change between backward() and step()")
+        _check_late(self._bps_is_late, self._bps_has_cross, passes)
         self._bps_options["passes"] = passes
         if self._bps_reducer is not None:
             self._bps_reducer.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Reduce the gradients over all workers, and update the parameters.
+        """Reduce the gradients over all workers, and update the parameters. With
+        ``one_step_late=True``, submit the gradients of this step, and update the parameters with
+        those of the step before.
 
         Args:
             closure (callable, optional): computes the loss and its gradients. The gradients are
@@ -243,6 +270,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         # Since PyTorch 2.4 the scheduler reads _opt_called, and in older releases _step_count.
         self._bps_original._opt_called = True
         self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
+        if self._bps_is_late:
+            return self._bps_step_late(closure)
         if self._bps_skips:
             self._bps_is_synchronized = False  # the next step needs new gradients
             return self._bps_base.step(self, closure)
@@ -270,16 +299,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._bps_is_synchronized = False
         return self._bps_base.step(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state. With ``cross_barrier=True``, first wait for all updates."""
+    def _bps_step_late(self, closure: Any) -> Any:
+        if closure is not None:
+            raise ValueError("step() takes no closure with one_step_late=True: call backward()")
+        if self._bps_connect() is not None and not self._bps_skips:
+            self.synchronize()
+        self._bps_is_synchronized = False
+        result = self._bps_base.step(self)
+        if self._bps_late is not None:
+            # The next exchange writes to this memory before the next gradients are submitted.
+            for _, param in self._bps_named:
+                param.grad = None
+        return result
+
+    def flush(self) -> None:
+        """Update the parameters with all gradients that are in flight, with ``cross_barrier=True``
+        or ``one_step_late=True``. Otherwise none are. Call this method at all workers after the
+        same step, for example after the last one."""
         if self._bps_cross is not None:
             self._bps_cross.flush()
-        return self._bps_base.state_dict(self)
+        if self._bps_late is not None:
+            self._bps_late.flush(lambda: self._bps_base.step(self))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state. With ``cross_barrier=True``, first wait for all updates.
+        With ``one_step_late=True``, the state contains the gradients that are not applied yet, as
+        ``"late_gradients"``."""
+        if self._bps_cross is not None:
+            self._bps_cross.flush()
+        state = self._bps_base.state_dict(self)
+        if self._bps_late is not None:
+            state["late_gradients"] = self._bps_late.state([p for _, p in self._bps_named])
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state from :meth:`state_dict`. A learning-rate scheduler of the original optimizer
         then uses the loaded parameter groups, too."""
         self._bps_base.load_state_dict(self, state_dict)
+        if self._bps_late is not None:
+            late = state_dict.get("late_gradients")
+            self._bps_late.load([p for _, p in self._bps_named], late)
         shared = {"param_groups": self.param_groups, "state": self.state}
         self._bps_original.__dict__.update(shared)
 
@@ -348,6 +407,23 @@ def _group_by_name(
     return {name: numbers[id(param)] for name, param in named if id(param) in numbers}
 
 
+def _check_late(is_late: bool, has_cross: bool, passes: int) -> None:
+    """Check the options that `one_step_late` excludes.
+
+    Raises:
+        ValueError: an option is not allowed.
+    """
+    if is_late and has_cross:
+        raise ValueError(
+            "one_step_late and cross_barrier exclude each other: both delay the update"
+        )
+    if is_late and passes != 1:
+        raise ValueError(
+            "one_step_late=True adds gradients up until step(), over any number of backward "
+            "passes: leave backward_passes_per_step at 1"
+        )
+
+
 def DistributedOptimizer(  # noqa: N802 - the name that users know
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -363,6 +439,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     bucket_bytes: int = BUCKET_BYTES,
     compression_params: Mapping[str, Any] | None = None,
     keeps_gradients: bool = False,
+    one_step_late: bool = False,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
 
@@ -393,18 +470,26 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             ``{"compressor": "randomk", "k": 0.01, "ef": "vanilla"}`` or ``{"fp16": True}``.
         keeps_gradients (bool): let this worker's gradients stay in ``.grad`` until ``step()`` or
             ``synchronize()`` replaces them, as Horovod does. This takes more memory. If False, or
-            with `cross_barrier`, ``.grad`` is None in between.
+            with `cross_barrier`, ``.grad`` is None in between. With `one_step_late`, they always
+            stay.
+        one_step_late (bool): ``step()`` submits the gradients of this step, and applies the
+            averages of those of the step before, which were sent while this step computed. The
+            first ``step()`` applies nothing. After the last one, ``flush()`` applies what is left.
+            ``synchronize()`` puts the averages of the step before into ``.grad``, for example to
+            clip them. Gradients may be added up over any number of backward passes. After
+            ``step()``, ``.grad`` is None. GradScaler, ``cross_barrier``, closures, sparse gradients
+            and :func:`join` cannot be combined with it.
 
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
-            same name. It also has ``synchronize()``, ``skip_synchronize()``,
+            same name. It also has ``synchronize()``, ``skip_synchronize()``, ``flush()``,
             ``set_backward_passes_per_step()``, ``is_behind`` and ``catch_up()``. It can be copied
             and pickled. A copy reduces the gradients of its own parameters from its first
             ``step()`` on.
 
     Raises:
         ValueError: names are missing or not unique, or op, factor, groups or compression is not
-            allowed.
+            allowed, or options exclude each other.
         NotImplementedError: for Adasum, and for compressions of BytePS that bps does not have.
 
     Example::
@@ -416,6 +501,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         >>> optimizer.step()
     """
     check_gradients(op, gradient_predivide_factor)
+    _check_late(one_step_late, cross_barrier, backward_passes_per_step)
     if hasattr(optimizer, "_bps_base"):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     process_set.check_added()
@@ -425,9 +511,10 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     wrapped.__dict__.pop("step", None)  # remove a learning-rate scheduler's wrapper of step()
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
-    wrapped._bps_reducer = wrapped._bps_cross = None
+    wrapped._bps_reducer = wrapped._bps_cross = wrapped._bps_late = None
     wrapped._bps_n_caught_up = 0
     wrapped._bps_named, wrapped._bps_has_cross = named, cross_barrier
+    wrapped._bps_is_late = one_step_late
     wrapped._bps_options = {
         "op": op,
         "passes": backward_passes_per_step,

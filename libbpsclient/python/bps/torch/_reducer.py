@@ -173,6 +173,16 @@ class Reducer:
         self._reset()
 
     @property
+    def places(self) -> list[Place]:
+        """Places of all parameters that need gradients or have needed them."""
+        return self._places
+
+    @property
+    def has_sparse(self) -> bool:
+        """Whether gradients are gathered instead of summed."""
+        return bool(self._sparse)
+
+    @property
     def residual_prefix(self) -> str:
         """Beginning of the names of the buckets' residuals."""
         return self._runtime.residual_name(f"{self._runtime.prefix}grad/{self.number}.")

@@ -68,8 +68,8 @@ class Averager:
 def refuse_join() -> None:
     """Raise the error of :func:`bps.torch.join`."""
     raise NotImplementedError(
-        "join: a worker that has ended cannot take part in the averages of LocalSGD and of "
-        "DiLoCo: let all workers make the same number of steps"
+        "join: a worker that has ended cannot take part in the averages of LocalSGD, of DiLoCo "
+        "and of one_step_late=True: let all workers make the same number of steps"
     )
 
 
