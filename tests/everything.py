@@ -210,6 +210,13 @@ TARGETS = (
         ("BARS=--strict --out build/everything/accuracy.md",),
         paths=("common/data", "libbpsclient", "tests/bench/accuracy.py"),
     ),
+    Target(
+        "recipes",
+        25,
+        r"^\| .*\*\*no\*\*.*",
+        ("BARS=--strict --out build/everything/recipes.md",),
+        paths=("libbpsclient", "tests/bench/recipes.py", "tests/netlab.sh"),
+    ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
     Target("wheel-again", 10, r"the wheels are the same", paths=PROGRAMS),

@@ -31,6 +31,9 @@
 #   --cards K       each host has K network cards, eth0 to ethK-1 (default 1). Card J is on a bridge
 #                   of its own, and has the address A.B.C+J.I. The switch routes between bridges,
 #                   so a host reaches each address over each of its cards
+#   --delay MS      each frame takes MS longer from host to host, so a round trip takes 2 MS longer
+#                   (only with one card). A program in place of the bridge delays the frames
+#                   (netlab_delay.py); the shapers are those of labs without a delay
 # Option of rate:
 #   --card J        reshape only card J of each host
 #
@@ -78,7 +81,7 @@ bits() {
     'BEGIN{m["bit"]=1;m["kbit"]=1e3;m["mbit"]=1e6;m["gbit"]=1e9;printf "%d\n",n*m[u]}'
 }
 
-burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 cards=1 card='' kill=0
+burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 cards=1 card='' kill=0 delay=''
 options() { # arguments: "names of the allowed options" -- the arguments to parse
   local allowed=" $1 "; shift
   while (($#)); do
@@ -95,6 +98,7 @@ options() { # arguments: "names of the allowed options" -- the arguments to pars
       --cc) [[ $2 =~ ^[a-z0-9_-]+$ ]] || die "--cc: a name"; cc=$2 ;;
       --cards) check_range "$1" "$2" 1 8; cards=$2 ;;
       --card) check_uint "$1" "$2"; card=$2 ;;
+      --delay) check_range "$1" "$2" 1 10000; delay=$2 ;;
       --subnet)
         [[ $2 =~ ^([0-9]{1,3}\.){2}[0-9]{1,3}$ ]] || die "--subnet: like 10.77.0"
         subnet=$2 ;;
@@ -159,7 +163,8 @@ cmd_up() {
   n=$((10#$n)); ((n >= 1 && n <= 200)) || die "COUNT: 1 to 200"
   if (($#)) && [[ $1 != --* ]]; then rate=$1; shift; fi
   [[ $rate == none ]] || bits "$rate" >/dev/null
-  options "--burst --queue --mtu --gso --cc --subnet --cards" "$@"
+  options "--burst --queue --mtu --gso --cc --subnet --cards --delay" "$@"
+  [[ -z $delay ]] || ((cards == 1)) || die "--delay needs hosts with one card"
   lock "$p"
   [[ ! -e $state/$p && -z $(lab_ns "$p") ]] || die "lab '$p' exists (netlab.sh down $p removes it)"
   trap 'rc=$?; if ((rc)); then remove '"$p"' 2>/dev/null; fi; exit $rc' EXIT
@@ -186,6 +191,7 @@ cmd_up() {
   done
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
+  [[ -z $delay ]] || forward "$p" "$n"
   # After its ports are up, the bridge needs some time before it forwards packets. Wait until host 1
   # reaches all other hosts.
   for ((i = 2; i <= n; i++)); do
@@ -205,6 +211,15 @@ plug() { # namespace host card: connect the card to its bridge
   ((cards == 1)) && return
   ip netns exec "$1" sysctl -qw "net.ipv4.conf.eth$3.rp_filter=2" # replies may take another card
   ip -n "$1" route add default via "$(card_subnet "$3").254" dev "eth$3" metric "$((100 + $3))"
+}
+forward() { # prefix count: delay the frames between the ports, which are in no bridge then
+  local i
+  for ((i = 1; i <= $2; i++)); do
+    ip -n "$1-sw" link set "p$i" nomaster
+  done
+  # The lock's descriptor must not stay open.
+  ip netns exec "$1-sw" setsid python3 "${BASH_SOURCE[0]%/*}/netlab_delay.py" "$delay" \
+    $(seq -f 'p%g' "$2") </dev/null >/dev/null 2>&1 9>&- &
 }
 reach() { # namespace address: true once any packet came back, even the refusal of a closed port
   local e
@@ -280,7 +295,9 @@ cmd_down() {
     rm -f "$state/.$p.lock"
     return 0
   fi
-  pids=$(for n in $(lab_ns "$p"); do ip netns pids "$n"; done)
+  pids=$(ip netns pids "$p-sw" 2>/dev/null || true)
+  [[ -z $pids ]] || kill $pids 2>/dev/null || true # netlab_delay.py
+  pids=$(for n in $(lab_ns "$p"); do [[ $n == *-sw ]] || ip netns pids "$n"; done)
   if [[ -n $pids ]]; then
     ((kill)) || die "processes still run in lab '$p' (down --kill ends them):" $pids
     kill -TERM $pids 2>/dev/null || true

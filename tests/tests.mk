@@ -54,6 +54,7 @@ help:
 	@echo '                 bench-frontends: steps of Keras, calls of TensorFlow and JAX;'
 	@echo '                 both write docs/results/performance'
 	@echo 'make accuracy    training with blocks beside float32, into docs/results'
+	@echo 'make recipes     DiLoCo and late gradients, into docs/results (root)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make wheel       the Python package with library and programs, in build/wheel'
 	@echo 'make wheel-test  install the wheel and run workers with nothing else'
@@ -197,7 +198,12 @@ accuracy:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/accuracy.py build/release --out docs/results/accuracy.md $(BARS)
-.PHONY: huge latency bench-build bench-bars bench-torch bench-frontends accuracy
+# Compare DiLoCo and late gradients with gradients that are averaged in each step.
+recipes:
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/recipes.py build/release --out docs/results/recipes.md $(BARS)
+.PHONY: huge latency bench-build bench-bars bench-torch bench-frontends accuracy recipes
 
 # Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
 # many as fit in MINUTES (60). ONLY=a,b runs only targets a and b.

@@ -58,16 +58,17 @@ class Host:
 
 class Lab:
     """Hosts with the indexes from 0 to `count` - 1, and with network cards of the given rate. If
-    `rate` is None, the hosts are loopback addresses. cards: network cards of each host."""
+    `rate` is None, the hosts are loopback addresses. cards: network cards of each host. delay_ms:
+    time that each frame takes from host to host."""
 
-    def __init__(self, count, rate=None, queue=None, cc=None, prefix=None, cards=1):
+    def __init__(self, count, rate=None, queue=None, cc=None, prefix=None, cards=1, delay_ms=None):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
         if not rate:
             self.hosts = [Host(f"127.0.{i // 200}.{10 + i % 200}", []) for i in range(count)]
             return
         self.prefix = prefix or f"b{os.getpid() % 1000000}"
         options = ["--cards", str(cards)]
-        for name, value in (("queue", queue), ("cc", cc)):
+        for name, value in (("queue", queue), ("cc", cc), ("delay", delay_ms)):
             if value:
                 options += [f"--{name}", str(value)]
         self.netlab("up", self.prefix, str(count), rate, *options)
