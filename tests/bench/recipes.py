@@ -127,7 +127,7 @@ class Training:
             begun = time.monotonic()
             self.optimizer.zero_grad()
             loss = loss_of(self.model, rows_of_text(self.data, BATCH, self.generator))
-            # What is missing stands for the work of an accelerator, during which the host is idle.
+            # The sleep stands for the work of an accelerator, during which the host is idle.
             # The gradients are there at its end.
             forward_s = self.compute_s - self.backward_s
             time.sleep(max(0.0, begun + forward_s - time.monotonic()))

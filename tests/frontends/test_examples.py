@@ -118,6 +118,13 @@ def test_gpt_learns_the_same_with_ddp_with_the_hook_and_with_fsdp(tmp_path):
     assert model.exists() and len(set(parameters(ways["shards"]).values())) == 2
 
 
+@pytest.mark.parametrize("options", [(), ("--delay", 5, "--fragments", "--int8"), ("--in-step",)])
+def test_gpt_learns_with_an_exchange_every_20_steps(options):
+    text = run("gpt_diloco.py", "--steps", 80, *options, options=("--agents", 2))
+    found = [float(x) for x in re.findall(r"^\[0\] step \d+  loss ([\d.]+)  \d+ ms", text, re.M)]
+    assert len(found) == 4 and found[-1] < 0.75 * found[0], text
+
+
 def test_gpt_learns_with_the_trainer_of_hugging_face():
     pytest.importorskip("transformers")
     text = run("gpt_trainer.py", "--steps", 30)
