@@ -4,6 +4,7 @@ worker.py --serve starts such processes when forks.start() asks for them.
 """
 
 import importlib
+import itertools
 import json
 import sys
 
@@ -20,11 +21,12 @@ MODULES = (abstainers, devices, devices_more, valuers, workers)
 def function_named(name):
     """Return the function of a worker that has this name.
 
-    The functions in frontend.py use modules of the package that are not for users, so another
-    release may lack them (tests/upgrade). Only workers that run one of these functions import it.
+    The functions in frontend.py and unions.py use modules of the package that are not for users,
+    so another release may lack them (tests/upgrade). Only workers that run one of these functions
+    import them.
     """
-    module = next((m for m in MODULES if hasattr(m, name)), None)
-    return getattr(module or importlib.import_module("frontend"), name)
+    modules = itertools.chain(MODULES, map(importlib.import_module, ("frontend", "unions")))
+    return getattr(next(m for m in modules if hasattr(m, name)), name)
 
 
 def main():

@@ -649,7 +649,7 @@ def test_a_module_equals_one_worker_with_the_whole_batch():
         assert near(value, wanted[name], 1e-5) and same_everywhere(value)
 
 
-def test_sparse_gradients_are_gathered():
+def test_sparse_gradients_are_averaged():
     net = gluon.nn.Embedding(10, 4, sparse_grad=True)
     net.initialize(mx.init.One())
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
@@ -660,6 +660,18 @@ def test_sparse_gradients_are_gathered():
     weight = net.weight.data().asnumpy()
     assert np.allclose(weight[9], 0.0) and np.allclose(weight[8], 1.0)
     assert all(np.allclose(weight[r], 1.0 - 1.0 / bps.size()) for r in ranks())
+
+
+def test_row_sparse_tensors_of_some_workers_may_be_empty():
+    for n_rows in (2, 0):
+        x = mx.nd.sparse.zeros("row_sparse", (9, 3))
+        if bps.rank() != 1 and n_rows:
+            x = mx.nd.sparse.row_sparse_array((mx.nd.ones((2, 3)), [bps.rank(), 8]), shape=(9, 3))
+        out = _ops.sum_sparse(x, bps.Sum, bps.Compression.none, bps.global_process_set)
+        want = np.zeros((9, 3), np.float32)
+        for r in ranks() if n_rows else ():
+            want[[r, 8]] += r != 1
+        assert out.stype == "row_sparse" and (out.tostype("default").asnumpy() == want).all()
 
 
 def test_parameters_are_broadcast_also_when_their_shape_comes_later():

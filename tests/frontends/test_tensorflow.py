@@ -270,13 +270,13 @@ def test_push_pull_has_byteps_defaults(mode):
 
 
 @MODES
-def test_rows_of_indexed_slices_are_gathered(mode):
-    def gather(values, indices):
+def test_rows_of_indexed_slices_are_averaged(mode):
+    def reduce(values, indices):
         slices = tf.IndexedSlices(values, indices, tf.constant([10, 2], tf.int64))
         out = bps.allreduce(slices)
         return tf.convert_to_tensor(out)
 
-    out = run(mode, gather, full((2, 2), bps.rank() + 1.0), tf.constant([bps.rank(), 9], tf.int64))
+    out = run(mode, reduce, full((2, 2), bps.rank() + 1.0), tf.constant([bps.rank(), 9], tf.int64))
     assert near(out[9], full((2,), total() / bps.size()))
     assert near(out[: bps.size(), 0], [(r + 1) / bps.size() for r in ranks()])
 
@@ -290,7 +290,27 @@ def test_rows_of_indexed_slices_are_scaled_and_compressed(mode):
         return total_.values
 
     out = run(mode, reduce, full((1, 2), 1.0 + 2.0**-12), tf.constant([1], tf.int64))
-    assert out.numpy().tolist() == [[5.0, 5.0]] * bps.size()  # f16 has no digit for 2^-12
+    assert out.numpy().tolist() == [[5.0 * bps.size()] * 2]  # f16 has no digit for 2^-12
+
+
+@MODES
+@pytest.mark.parametrize("n_rows", [100_000, 40, None])
+def test_sums_of_indexed_slices_have_each_row_once(mode, n_rows):
+    """The workers send indices, bitmaps, and indices. Rank 1 has no rows."""
+    shape = None if n_rows is None else tf.constant([n_rows, 3], tf.int64)
+    index = np.array([] if bps.rank() == 1 else [30, bps.rank(), 30], np.int64)
+
+    def reduce(values, indices):
+        out = bps.allreduce(tf.IndexedSlices(values, indices, shape), op=bps.Sum)
+        return out.values, out.indices
+
+    for _ in range(2):
+        values = np.repeat(index[:, None] + 1.0, 3, 1).astype(np.float32)
+        rows, found = run(mode, reduce, tf.constant(values), tf.constant(index))
+        others = [r for r in ranks() if r != 1]
+        assert found.numpy().tolist() == [*others, 30]
+        assert rows.numpy()[:, 0].tolist() == [*(r + 1.0 for r in others), 62.0 * len(others)]
+        assert same_everywhere(rows)
 
 
 BLOCKS = pytest.mark.parametrize(("compression", "levels"), coded.KINDS)
@@ -343,7 +363,7 @@ def test_rows_of_indexed_slices_are_not_sent_in_blocks(mode):
         return bps.allreduce(slices, op=bps.Sum, compression=bps.Compression.int8).values
 
     out = run(mode, reduce, tf.constant(coded.values(bps.rank(), (200, 100))))
-    assert (out.numpy() == np.concatenate([coded.values(r, (200, 100)) for r in ranks()])).all()
+    assert near(out, tf.constant(sum(coded.values(r, (200, 100)) for r in ranks())))
 
 
 @MODES
@@ -1185,7 +1205,7 @@ def test_a_session_runs_every_kind_of_collective_in_any_order():
         ops = []
         for n in range(4):
             x = own(n, (bps.size(), 2))
-            rows = tf.IndexedSlices(x[:1], tf.constant([n]), tf.constant([9, 2]))
+            rows = tf.IndexedSlices(x[:1], tf.constant([bps.rank()]), tf.constant([9, 2]))
             ops += [
                 bps.broadcast(x, 1),
                 bps.allgather(x[:1]),

@@ -929,7 +929,7 @@ def test_names_that_are_missing_or_come_twice_are_refused():
 @pytest.mark.parametrize(
     "options", [{}, {"sparse_as_dense": True}, {"cross_barrier": True}, {"op": bps.Sum}]
 )
-def test_sparse_gradients_are_gathered_or_made_dense(options):
+def test_sparse_gradients_are_summed_as_rows_or_made_dense(options):
     def embedding(is_sparse):
         layer = torch.nn.Sequential(
             torch.nn.Embedding(9, 2, sparse=is_sparse), torch.nn.Linear(2, 1)
@@ -973,6 +973,61 @@ def test_sparse_allreduce_sums_rows():
     assert total[:, 0].tolist() == [bps.size() + 1.0] + [float(r < bps.size()) for r in range(1, 5)]
     with pytest.raises(ValueError, match="is dense"):
         bps.sparse_allreduce_async(torch.ones(2))
+
+
+def table(dtype, n_dims=1):
+    """Return a sparse tensor of whole numbers. Some rows are there twice, some only at one worker.
+    With several workers, rank 1 has no rows."""
+    rng = torch.Generator().manual_seed(bps.rank())
+    shape, n = (300, 5, 2), 0 if bps.rank() == 1 else 200
+    at = torch.stack([torch.randint(0, k, (n,), generator=rng) for k in shape[:n_dims]])
+    values = torch.randint(0, 4, (n, *shape[n_dims:]), generator=rng).to(dtype)
+    return torch.sparse_coo_tensor(at, values, shape, check_invariants=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [*RANK_TYPES[2:], torch.bfloat16, torch.complex64, torch.int16], ids=str
+)
+@pytest.mark.parametrize("n_dims", [1, 2, 3])
+def test_sparse_sum_equals_the_dense_sum(dtype, n_dims):
+    x = table(dtype, n_dims)
+    parts = torch.view_as_real(x.to_dense()) if dtype.is_complex else x.to_dense()
+    want = bps.allreduce(parts, op=bps.Sum)
+    total = bps.synchronize(bps.sparse_allreduce_async(x, op=bps.Sum))
+    assert total.dtype == dtype and total.is_coalesced() and total.sparse_dim() == n_dims
+    given = torch.view_as_real(total.to_dense()) if dtype.is_complex else total.to_dense()
+    assert torch.equal(given, want) and same_everywhere(total.indices())
+    mean = bps.synchronize(bps.sparse_allreduce_async(x, op=bps.Average))
+    if not (dtype.is_complex or dtype == torch.int16):  # dense tensors of these have other results
+        assert mean.dtype == dtype
+        assert torch.allclose(mean.to_dense(), bps.allreduce(x.to_dense()), rtol=0.01)
+
+
+@pytest.mark.parametrize("kind", [None, bps.Compression.fp16, bps.Compression.bf16])
+def test_sparse_gradients_of_several_tables_are_compressed_as_dense_ones(kind):
+    """The values are whole numbers, which each type holds. Rank 1 does not use the last table."""
+    options = {} if kind is None else {"compression": kind}
+    grads = []
+    for is_sparse in (True, False):
+        torch.manual_seed(bps.rank())
+        layers = [torch.nn.Embedding(n, 8, sparse=is_sparse) for n in (1000, 20_000, 5)]
+        named = [(f"{i}.weight", layer.weight) for i, layer in enumerate(layers)]
+        sgd = torch.optim.SGD([p for _, p in named], lr=1.0)
+        optimizer = bps.DistributedOptimizer(sgd, named, op=bps.Sum, **options)
+        for step in range(2):
+            optimizer.zero_grad()
+            for layer in layers[: 2 if bps.rank() == 1 else 3]:
+                layer(torch.randint(0, layer.num_embeddings, (50,))).sum().backward()
+            optimizer.synchronize()
+        grads.append([p.grad for _, p in named])
+    for sparse, dense in zip(*grads):
+        assert sparse.is_sparse and torch.equal(sparse.to_dense(), dense)
+
+
+def test_indices_of_sparse_tensors_must_be_rows_of_the_table():
+    x = torch.sparse_coo_tensor([[7]], torch.ones(1, 3), (5, 3), check_invariants=False)
+    with pytest.raises(IndexError, match="has row 7, but its table has 5 rows"):
+        bps.sparse_allreduce_async(x)
 
 
 def test_several_buckets_and_bf16_on_the_wire():

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bps import _compare
+from bps import _compare, _union
 from bps._compression import RAW, Coding, check_block_op
-from bps._dtypes import FLOATS, NAMES, at_address, copy_scaled, numpy_type, wire_type
+from bps._dtypes import FLOATS, NAMES, at_address, copy_scaled, wire_type
 from bps._group import group, list_of_kinds
 from bps._library import AVG, CODES, OPS, PRIORITY_AUTO, SUM, Error
 from bps._operation import Operation, Slot
@@ -303,32 +303,60 @@ def exchange(
     return np.concatenate(parts), [len(part) for part in parts]
 
 
+def _divided(sums: np.ndarray, dtype: np.dtype, factor: float, divisor: int) -> np.ndarray:
+    """Return sums as another type, multiplied by a factor and divided. Averages of integers are
+    rounded down, as those of servers are."""
+    if factor == 1.0 and divisor > 1:
+        if dtype.name not in FLOATS:
+            return (sums // divisor).astype(dtype)
+        wide = np.float64 if dtype == np.float64 else np.float32
+        return (sums.astype(wide) / wide(divisor)).astype(dtype)
+    out = np.empty(sums.shape, dtype)
+    copy_scaled(out, sums, factor / divisor)
+    return out
+
+
 def sum_rows(
     rt: Runtime,
     values: np.ndarray,
     indices: np.ndarray,
+    n_rows: int | None,
     op: int,
     factor: float = 1.0,
     coding: Coding = RAW,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of all workers, with their indices. For AVG the rows are divided by the
-    number of workers.
+    """Sum rows of a table over all workers (:mod:`bps._union`).
 
     Args:
         rt (Runtime): the workers that take part.
         values: rows of this worker.
-        indices: index of each row.
+        indices: index of each row. Rows of the same index are added.
+        n_rows (int, optional): number of rows of the table; None: unknown.
         op (int): SUM or AVG.
         factor (float): factor of all rows.
         coding (Coding): how floating-point rows are sent.
+
+    Returns:
+        tuple: the sums of the rows that at least one worker has, and their sorted indices.
     """
     if op not in (AVG, SUM):
         raise ValueError("op must be Average or Sum for sparse tensors")
-    wire = coding.type_of(values.dtype.name)
-    is_cast = wire != values.dtype.name
-    rows, counts, _ = gather(rt, values.astype(numpy_type(wire)) if is_cast else values)
-    all_indices, _, _ = gather(rt, indices)
-    factor /= len(counts) if op == AVG else 1
-    if factor != 1.0:
-        rows = rows.astype(np.float64) * factor
-    return rows.astype(values.dtype, copy=False), all_indices
+    wire, row = wire_type(values.dtype, coding), math.prod(values.shape[1:])
+    kind = NAMES[wire.name]
+    index, rows = _union.merge(indices, values.reshape(len(values), row))
+    table = _union.Table(n_rows, row, kind, index)
+
+    def write(n_workers: int) -> list[np.ndarray]:
+        sent = np.empty(rows.shape, wire)
+        copy_scaled(sent, rows, _union.factors(kind, op, factor, n_workers)[0])
+        return [sent]
+
+    shape = ("?" if n_rows is None else n_rows, *values.shape[1:])
+    text = f"a sparse tensor, {_compare.described(values.dtype.name, shape)}{coding}, {OPS[op]}"
+    total = _union.begin(rt, text, [table], write)
+    total.finish()
+    after = _union.factors(kind, op, factor, total.n_workers)[1:]
+    sums = _divided(total.values[0].view(wire), values.dtype, *after)
+    found = total.indices[0]
+    assert found is not None, "this worker has passed indices"
+    return sums.reshape(-1, *values.shape[1:]), found.astype(indices.dtype, copy=False)

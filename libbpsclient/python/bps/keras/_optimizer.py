@@ -270,7 +270,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         compression (Compressor): type in which the tensors are sent, or a class with the methods
             ``compress(tensor)`` and ``decompress(tensor, context)`` for tensors of the back-end.
         sparse_as_dense (bool): convert IndexedSlices of TensorFlow to dense tensors and sum them,
-            instead of gathering their rows.
+            instead of summing only the rows that a worker has.
         gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
             n workers is then divided by n / f. Only with Average.
         op (int): Average or Sum.

@@ -355,12 +355,10 @@ def sum_sparse(tensor: Any, op: int, compression: Any, process_set: ProcessSet) 
         process_set.runtime(),
         tensor.data.asnumpy(),
         tensor.indices.asnumpy(),
+        tensor.shape[0],
         op,
         coding=coding_of(compression),
     )
-    kept, places = np.unique(indices, return_inverse=True)
-    total = np.zeros((len(kept), *tensor.shape[1:]), rows.dtype)
-    np.add.at(total, places.reshape(-1), rows)
     return mx.nd.sparse.row_sparse_array(
-        (total, kept), shape=tensor.shape, ctx=tensor.context, dtype=tensor.dtype
+        (rows, indices), shape=tensor.shape, ctx=tensor.context, dtype=tensor.dtype
     )

@@ -42,8 +42,8 @@ def reduce_gradients(
     process_set: ProcessSet,
 ) -> None:
     """Reduce gradients over all workers, in place. All dense gradients of a group are reduced in
-    one call. The rows of each sparse gradient are gathered. A worker outside the process set keeps
-    its gradients."""
+    one call. Of each sparse gradient, only the rows that a worker has are summed. A worker outside
+    the process set keeps its gradients."""
     if not process_set.included():
         return
     for grad in grads:

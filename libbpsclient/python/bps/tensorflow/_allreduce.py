@@ -72,18 +72,28 @@ def sum_slices(
     compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> tf.IndexedSlices:
-    """Sum or average sparse gradients over all workers, by gathering their rows. Compressors of the
-    user are for dense tensors, so they do not change the rows."""
+    """Sum or average sparse gradients over all workers. Compressors of the user are for dense
+    tensors, so they do not change the rows.
+
+    Returns:
+        IndexedSlices: the rows that at least one worker has, each once, sorted by index.
+    """
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for sparse tensors")
     coding = coding_of(compression)
 
-    def gather(values: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _arrays.sum_rows(process_set.runtime(), values, indices, op, factor, coding)
+    def reduce(
+        values: np.ndarray, indices: np.ndarray, shape: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        n_rows = None if shape is None else int(shape[0])
+        rt = process_set.runtime()
+        return _arrays.sum_rows(rt, values, indices, n_rows, op, factor, coding)
 
     tensors = [slices.values, slices.indices]
-    shapes = [[None, *slices.values.shape[1:]], [None]]
-    values, indices = call(gather, tensors, [t.dtype for t in tensors], shapes, process_set)
+    types, shapes = [t.dtype for t in tensors], [[None, *slices.values.shape[1:]], [None]]
+    if slices.dense_shape is not None:
+        tensors.append(slices.dense_shape)
+    values, indices = call(reduce, tensors, types, shapes, process_set)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
@@ -137,7 +147,7 @@ def allreduce(
 
     Args:
         tensor (Tensor or IndexedSlices): a tensor of any shape. The shape is the same at all
-            workers. The rows of IndexedSlices are gathered.
+            workers. Of IndexedSlices, only the rows that a worker has are summed.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         device_dense, device_sparse (str): must be empty or a CPU, because bps exchanges values in
             host memory.

@@ -35,7 +35,7 @@ def reduce_gradients(
         prescale, postscale (float): factors before and after the reduction.
         compression (Compressor): type in which the gradients are sent.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
-            gathering their rows.
+            summing only the rows that a worker has.
         process_set (ProcessSet): the workers that take part.
         labels (sequence of str, optional): names of the variables for the text of an error.
     """
@@ -158,7 +158,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         compression (Compressor): type in which the tensors are sent, or a class with the methods
             ``compress(tensor)`` and ``decompress(tensor, context)``.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
-            gathering their rows.
+            summing only the rows that a worker has.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor f. Each worker divides its gradients by f before
             the sum. The sum over n workers is then divided by n / f. Only with Average.
@@ -267,7 +267,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         compression (Compressor): type in which the tensors are sent, or a class with the methods
             ``compress(tensor)`` and ``decompress(tensor, context)``.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
-            gathering their rows.
+            summing only the rows that a worker has.
         backward_passes_per_step (int): number of calls whose gradients are added up before they
             are sent. Only for Keras.
         op (int): Average or Sum.

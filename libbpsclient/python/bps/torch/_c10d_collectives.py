@@ -192,6 +192,36 @@ class Collectives:
 
     # ---- one operation ----
 
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of the group's operations."""
+        return self._runtime
+
+    def new_work(self, what: str, output: Any, opts: Any) -> GroupWork:
+        """Return a work without operations.
+
+        Args:
+            what (str): name of the operation.
+            output: value of the operation's future.
+            opts: options of torch.distributed, with time-out.
+
+        Raises:
+            DistBackendError: the group was shut down.
+        """
+        if self.closing.is_set():
+            raise failure(what, Error(CODES["ECLOSED"], f"group '{self.title}' was shut down"))
+        seconds = opts.timeout.total_seconds() if opts is not None else -1
+        self._n_operations += 1
+        title = f"{what} (operation {self._n_operations})"
+        return GroupWork(self, title, output, seconds if seconds > 0 else self._timeout)
+
+    def submitted(self, work: GroupWork) -> GroupWork:
+        """Return a work whose operations have been submitted. Note the work while the operations
+        are coalesced."""
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
     def _submit(
         self,
         what: str,
@@ -219,16 +249,7 @@ class Collectives:
             opts: options of torch.distributed, with time-out and root.
             last: functions to call when the results are in `taken`.
         """
-        if self.closing.is_set():
-            raise failure(what, Error(CODES["ECLOSED"], f"group '{self.title}' was shut down"))
-        seconds = opts.timeout.total_seconds() if opts is not None else -1
-        self._n_operations += 1
-        work = GroupWork(
-            self,
-            f"{what} (operation {self._n_operations})",
-            output,
-            seconds if seconds > 0 else self._timeout,
-        )
+        work = self.new_work(what, output, opts)
         rt, root = self._runtime, getattr(opts, "rootRank", None)
         try:
             with rt.submission():
@@ -240,9 +261,7 @@ class Collectives:
         except Error as error:
             raise work.failure(error) from error
         work._last = list(last)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
+        return self.submitted(work)
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elements of a tensor as a flat tensor, which the caller must not write to."""
@@ -319,7 +338,7 @@ class Collectives:
         last: list[Callable[[], Any]] = []
         (tensor,) = tensors
         if tensor.layout == torch.sparse_coo:
-            return sum_sparse(self, self._rank, self._size, tensor, opts)
+            return sum_sparse(self, tensor, opts)
         flat = self._flat(tensor)
         return self._reduce(
             "all_reduce", [flat], [(0, self._room(tensor, last))], tensors, opts, last

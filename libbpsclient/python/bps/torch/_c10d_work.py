@@ -74,6 +74,11 @@ class GroupWork(Work):
         self._future: torch.futures.Future[Any] | None = None
         group.keep(self)
 
+    @property
+    def timeout(self) -> float:
+        """Default time-out of a wait, in seconds."""
+        return self._timeout
+
     def _finish(self, seconds: float, is_sliced: bool = False) -> None:
         """Wait for the sums and write the results.
 

@@ -27,7 +27,7 @@ def join(device: int = -1) -> int:
             If several workers were last, the largest of their ranks.
 
     Raises:
-        NotImplementedError: an optimizer gathers sparse gradients.
+        NotImplementedError: an optimizer sums sparse gradients as rows.
 
     Example::
 

@@ -458,7 +458,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             together: a number of groups of successive parameters, or the parameters of each group.
             Gradients of other parameters are sent in groups of `bucket_bytes` bytes.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
-            gathering their rows. For SparseAdam, the sums are converted back.
+            summing only the rows that a worker has. For SparseAdam, the sums are converted back.
         process_set (ProcessSet): the workers over which gradients are averaged. Other workers may
             also create the optimizer, and update their parameters alone.
         cross_barrier (bool): ``step()`` returns at once. In the next forward pass, each module

@@ -45,7 +45,7 @@ from bps.torch._memory import (
     output_view,
     wire_dtype,
 )
-from bps.torch._sparse import gather_sparse
+from bps.torch._sparse import sum_sparse
 
 BUCKET_BYTES = 16 << 20
 WHAT = "the gradients of an optimizer or a module"  # for the text of errors
@@ -64,7 +64,7 @@ class Reducer:
         prescale, postscale (float): factors before and after the sum.
         coding (Coding): how gradients are sent.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
-            gathering their rows.
+            summing only the rows that a worker has.
         bucket_bytes (int): size of a bucket.
         groups (dict): names of parameters -> number of a group. The gradients of a group are sent
             in one bucket, without others.
@@ -257,7 +257,7 @@ class Reducer:
     @property
     def plan(self) -> list[tuple[_compare.List, set[int]]]:
         """Agreements of the workers: for each group of parameters that were assigned together, the
-        parameters, and the indices of those whose gradients are gathered."""
+        parameters, and the indices of those whose gradients are sparse."""
         return self._plan
 
     def adopt(self, plan: Sequence[tuple[_compare.List, set[int]]], root: int) -> None:
@@ -415,13 +415,14 @@ class Reducer:
         sparse gradients."""
         if not self._sparse:
             return []
-        grads = [place.param.grad for place in self._sparse]
+        params = [place.param for place in self._sparse]
+        grads = [param.grad for param in params]
         factor = self._prescale * self._postscale
         what = f"sparse gradients {self.number}, first '{self._sparse[0].name}'"
-        totals = gather_sparse(self._runtime, grads, self._op, factor, self._coding, what)
-        for place, total in zip(self._sparse, totals):
-            place.param.grad = total
-        return [place.param for place in self._sparse]
+        totals = sum_sparse(self._runtime, grads, params, self._op, factor, self._coding, what)
+        for param, total in zip(params, totals):
+            param.grad = total
+        return params
 
     def collect(self, bucket: Bucket) -> None:
         """Wait for a bucket, and let ``.grad`` of its parameters be the sums."""
