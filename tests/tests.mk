@@ -51,7 +51,7 @@ help:
 	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
 	@echo '                 (root; an hour); BARS="--only a --repeat 3"'
 	@echo 'make bench-torch steps of PyTorch over bps and Gloo (root);'
-	@echo '                 bench-frontends: steps of Keras, calls of TensorFlow and JAX;'
+	@echo '                 bench-frontends: steps of Keras, calls, sparse tables;'
 	@echo '                 both write docs/results/performance'
 	@echo 'make accuracy    training with blocks beside float32, into docs/results'
 	@echo 'make recipes     DiLoCo and late gradients, into docs/results (root)'
@@ -186,13 +186,14 @@ bench-torch:
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
 # Compare two kinds of training steps of Keras: steps over bps, and steps of TensorFlow's
 # MultiWorkerMirroredStrategy. Also measure what a call of bps.tensorflow and a call of bps.jax
-# cost.
+# cost, and how long sums of sparse tables take.
 bench-frontends:
 	$(Q)tests/install-deps.sh bench
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/keras_steps.py build/release --out docs/results/performance/keras.md
 	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
+	$(Q)tests/bench/sparse.py build/release --out docs/results/performance/sparse.md
 # Compare the accuracy of training with gradients in blocks with that of training with float32.
 accuracy:
 	$(Q)tests/install-deps.sh frontends

@@ -306,7 +306,9 @@ def exchange(
 def _divided(sums: np.ndarray, dtype: np.dtype, factor: float, divisor: int) -> np.ndarray:
     """Return sums as another type, multiplied by a factor and divided. Averages of integers are
     rounded down, as those of servers are."""
-    if factor == 1.0 and divisor > 1:
+    if factor == 1.0 and divisor == 1:
+        return sums.astype(dtype, copy=False)
+    if factor == 1.0:
         if dtype.name not in FLOATS:
             return (sums // divisor).astype(dtype)
         wide = np.float64 if dtype == np.float64 else np.float32
@@ -347,8 +349,11 @@ def sum_rows(
     table = _union.Table(n_rows, row, kind, index)
 
     def write(n_workers: int) -> list[np.ndarray]:
+        before = _union.factors(kind, op, factor, n_workers)[0]
+        if before == 1.0 and rows.dtype == wire:
+            return [np.ascontiguousarray(rows)]
         sent = np.empty(rows.shape, wire)
-        copy_scaled(sent, rows, _union.factors(kind, op, factor, n_workers)[0])
+        copy_scaled(sent, rows, before)
         return [sent]
 
     shape = ("?" if n_rows is None else n_rows, *values.shape[1:])
