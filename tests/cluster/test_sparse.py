@@ -73,11 +73,13 @@ def test_average_divides_by_the_workers_that_began_the_sum(cluster, when):
         assert step == pytest.approx(want)
 
 
-def test_rows_of_a_late_machine_are_left_out(cluster):
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_rows_that_only_a_late_machine_has_are_left_out(cluster, is_in_time):
     c = cluster(agents=3, servers=2)
-    results = c.run("sparse_with_a_late_machine", 3, {"ahead": str(c.dir / "ahead")})
+    args = {"ahead": str(c.dir / "ahead"), "is_in_time": is_in_time}
+    results = c.run("sparse_with_a_late_machine", 3, args)
     assert results[0] == results[1] == results[2]
-    assert results[0][1] == {"0": 1.0, "1": 2.0, "7": 3.0}
+    assert results[0][1] == {"0": 1.0, "1": 70.0 if is_in_time else 30.0, "3": 2.0}
 
 
 def test_example_of_the_documentation_runs():

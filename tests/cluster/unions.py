@@ -163,20 +163,39 @@ def sparse_with_a_loss(victim, when, n_steps):
     return steps
 
 
-def sparse_with_a_late_machine(ahead):
-    """Sum a table in a job with a backup machine. Rank 2 calls when the others have the sum. Return
-    the rows of each step."""
-    _core.init(backup=1, backup_grace=0.005)
+def wait_for(*paths):
+    """Wait until all files exist."""
+    end = time.monotonic() + 20
+    while not all(map(os.path.exists, paths)):
+        assert time.monotonic() < end, f"{paths} do not exist"
+        time.sleep(0.005)
+
+
+def sparse_with_a_late_machine(ahead, is_in_time):
+    """Sum a table in a job with a backup machine. Rank 2 begins step 1 when the others know the
+    union. They wait for its rows if `is_in_time`, else rank 2 waits for their sum. All have row 1,
+    and each its own row. Return the rows of each step."""
+    _core.init(backup=1, backup_grace=0.5 if is_in_time else 0.005)
     rt, steps = _core.runtime(), []
     rank = rt.job.rank
-    index, values = np.array([rank, 7]), np.full((2, 3), 2.0**rank, np.float32)
+    own, files = (0, 3, 2)[rank], [f"{ahead}.{r}" for r in range(3)]
+    index = np.array([own, 1])
+    values = np.array([[2.0**rank], [10.0 * 2.0**rank]], np.float32)
+    send = _union._sum
+
+    def send_together(*args):
+        open(files[rank], "w", encoding="ascii").close()
+        wait_for(*files)
+        return send(*args)
+
     for step in range(2):
-        end = time.monotonic() + 20
-        while step == 1 and rank == 2 and not os.path.exists(ahead) and time.monotonic() < end:
-            time.sleep(0.005)
+        if step == 1:
+            _union._sum = send_together if is_in_time else send
+            if rank == 2:
+                wait_for(*files[:2])
         rows, found = _arrays.sum_rows(rt, values, index, 8, bps.SUM)
-        if rank == 0 and step == 1:
-            open(ahead, "w", encoding="ascii").close()
+        if step == 1:
+            open(files[rank], "w", encoding="ascii").close()
         same_at_all(rt, rows, found)
         steps.append({int(i): float(row[0]) for i, row in zip(found, rows)})
     _core.shutdown()

@@ -1,6 +1,7 @@
 """bps.torch: all workers of a job run these tests in the same order."""
 
 import copy
+import gc
 import inspect
 import io
 import os
@@ -9,6 +10,7 @@ import re
 import time
 import uuid
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -1028,6 +1030,16 @@ def test_indices_of_sparse_tensors_must_be_rows_of_the_table():
     x = torch.sparse_coo_tensor([[7]], torch.ones(1, 3), (5, 3), check_invariants=False)
     with pytest.raises(IndexError, match="has row 7, but its table has 5 rows"):
         bps.sparse_allreduce_async(x)
+
+
+def test_failed_sparse_sum_keeps_no_tensor():
+    x = torch.eye(3 + bps.rank()).to_sparse()
+    ref = weakref.ref(x)
+    with pytest.raises(bps.Error, match="workers disagree"):
+        bps.sparse_allreduce_async(x)
+    del x
+    gc.collect()
+    assert ref() is None
 
 
 def test_several_buckets_and_bf16_on_the_wire():

@@ -153,8 +153,12 @@ def _reduce(
 
 
 def _finish(operations: Sequence[Operation], timeout: float | None) -> None:
+    """Wait for operations, and raise the first error. Settle all before, so that no slot keeps an
+    operation whose error refers to the caller's tensors."""
     for operation in operations:
-        operation.finish(timeout, is_interruptible=True)
+        operation.settle(timeout, is_interruptible=True)
+    for operation in operations:
+        operation.check()
 
 
 def _count(
