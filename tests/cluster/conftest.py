@@ -1,3 +1,4 @@
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,10 @@ from keys import new_key  # noqa: E402
 
 
 def pytest_configure(config):
+    # A shell's background jobs, and those of nohup, ignore these signals, and so would all programs
+    # that the tests start.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "alone: it measures, and nothing may run beside it")
     config.addinivalue_line("markers", "xdist_group: those of one group run one after the other")
 

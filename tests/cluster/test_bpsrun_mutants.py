@@ -80,9 +80,9 @@ def build_mutant(m, folder):
     source = folder / "mutant.c"
     source.write_text(text.replace(m.old, m.new))
     objects = [
-        o
-        for o in (BUILD / "libbpsclient" / "tools").rglob("*.o")
-        if o != (BUILD / "libbpsclient" / "tools" / m.source).with_suffix(".o")
+        (BUILD / s.relative_to(ROOT)).with_suffix(".o")
+        for s in TOOLS.rglob("*.c")
+        if s != TOOLS / m.source
     ]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", '-DBPS_VERSION="mutant"', f"-I{ROOT}", "-o"]
     command += [folder / "bpsrun", source, *objects, BUILD / "libcommon.a", "-lcrypto"]
