@@ -473,12 +473,14 @@ def test_exchange_sends_each_worker_its_rows():
     assert out.tolist() == [100 * r + me for r in ranks() for _ in range(me + 1)]
 
 
-def test_rows_of_all_workers_are_gathered_and_averaged():
-    values = np.full((2, 3), _core.rank() + 1.0, "f4")
-    rows, indices = _arrays.sum_rows(_core.runtime(), values, np.array([_core.rank(), 7]), bps.AVG)
-    assert indices.tolist() == [i for r in ranks() for i in (r, 7)]
-    means = [(r + 1) / _core.size() for r in ranks() for _ in (r, 7)]
-    assert rows.shape == (2 * _core.size(), 3) and np.allclose(rows, np.array(means)[:, None])
+@pytest.mark.parametrize("n_rows", [None, 8])
+def test_rows_of_all_workers_are_summed_by_index_and_averaged(n_rows):
+    rt, size = _core.runtime(), _core.size()
+    values, mine = np.full((2, 3), _core.rank() + 1.0, "f4"), np.array([_core.rank(), 7])
+    rows, indices = _arrays.sum_rows(rt, values, mine, n_rows, bps.AVG)
+    assert indices.tolist() == [*ranks(), 7]
+    means = [(r + 1) / size for r in ranks()] + [(size + 1) / 2]
+    assert rows.shape == (size + 1, 3) and np.allclose(rows, np.array(means)[:, None])
 
 
 @pytest.fixture
