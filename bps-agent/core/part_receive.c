@@ -206,7 +206,8 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 	}
 	/* A round that does not wait for this machine may end without any values. */
 	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
-		m->result.workers > job->size || !m->result.version != !tensor_is_value(t) ||
+		m->result.last > job->n_members || m->result.workers > job->size ||
+		!m->result.version != !tensor_is_value(t) ||
 		(!m->result.workers && t->n_given && !job->has_backup)) {
 		on_result_misfit(part, m);
 		return;

@@ -166,6 +166,11 @@ static uint32_t us_from_ns_saturated(uint64_t ns)
 	return ns / NS_PER_US < UINT32_MAX ? (uint32_t)(ns / NS_PER_US) : UINT32_MAX;
 }
 
+uint32_t arrivals_known_us(uint64_t ns)
+{
+	return ns < NS_PER_US ? 1 : us_from_ns_saturated(ns);
+}
+
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late)
 {

@@ -98,6 +98,10 @@ static inline void arrivals_offer(
 	r->last_member = member;
 }
 
+/* Convert a known time to microseconds, rounded down, from 1 to UINT32_MAX. In messages, 0 means
+ * that a time is not known (T3). */
+uint32_t arrivals_known_us(uint64_t ns);
+
 /* Create the arrival figures of a job. The caller fills in the members' agents, and frees the
  * result with free(). NULL: out of memory. */
 struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);

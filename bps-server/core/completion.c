@@ -34,6 +34,7 @@ void slot_reset_to_empty(struct srv_core *core, struct slot *slot)
 	slot->workers = 0;
 	slot->op_known = slot->crc_prev_known = false;
 	slot->arrivals = (struct arrivals_round){0};
+	slot->is_timed = false;
 	slot->round = 0;
 }
 
@@ -42,6 +43,8 @@ void seat_reset_for_pgen(struct srv_core *core, struct seat *seat)
 	seat_drop_owed(seat);
 	reads_cancel_contribution(core, seat);
 	assert(seat->state == SEAT_IDLE);
+	/* an offer of the same round under the new pgen is not a repetition */
+	seat->offer = (struct offer){0};
 	seat->offered = 0;
 	seat->peer = NULL;
 	seat->has_spoken = false;
@@ -83,9 +86,11 @@ void slot_publish_result(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
-	if (slot->state == SLOT_SUMMING)
+	if (slot->state == SLOT_SUMMING) {
 		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
 				      core->stats.sum_ns / SUM_MEAN_OF;
+		slot->sum_us = arrivals_known_us(core->now_ns - slot->waited_until_ns);
+	}
 	FAILPOINT(SERVER_RESULT_DONE);
 	slot_set_state(core, slot, SLOT_DONE);
 	core->stats.rounds++;
@@ -136,6 +141,25 @@ void slot_request_donation(struct srv_core *core, struct slot *slot)
 	}
 }
 
+/* Record for which member the others have waited, and until when (T3). A round with backup machines
+ * may end without some members. Then the others have waited for these members, until now. */
+static void slot_record_wait_end(struct srv_core *core, struct slot *slot)
+{
+	const struct srv_part *part = slot->part;
+
+	slot->is_timed = true;
+	if (slot->n_contributed == part->n_live) {
+		slot->last = (uint16_t)(slot->arrivals.last_member + 1);
+		slot->waited_until_ns = slot->arrivals.last_ns;
+		return;
+	}
+	slot->last = 0;
+	slot->waited_until_ns = core->now_ns;
+	for (uint16_t i = 0; slot->n_contributed + 1 == part->n_live && i < part->n_seats; i++)
+		if (member_set_has(&part->live, i) && !member_set_has(&slot->contributed, i))
+			slot->last = (uint16_t)(i + 1);
+}
+
 void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
@@ -146,6 +170,7 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 		FAILPOINT(SERVER_SUM_START);
 		slot_set_state(core, slot, SLOT_SUMMING);
 		slot->complete_ns = core->now_ns;
+		slot_record_wait_end(core, slot);
 		if (slot->arrivals.n == part->n_live)
 			histogram_add(&core->stats.wait,
 				slot->arrivals.last_ns - slot->arrivals.first_ns);

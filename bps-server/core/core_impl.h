@@ -52,9 +52,10 @@ enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
  * for reading, and the offer waits in peer->results instead. */
 enum owe { OWE_RESULT = 1, OWE_HAVE_OK = 2, OWE_DONATE_REQ = 4, OWE_BAD_CRC = 8, OWE_AGAIN = 16 };
 
-/* Place from which a contribution or donation can be read. */
+/* Place from which a contribution or donation can be read. arrived_ns: time at which the member's
+ * first offer of this round under this pgen arrived. */
 struct offer {
-	uint64_t round, offset;
+	uint64_t round, offset, arrived_ns;
 	uint32_t crc, workers;
 	uint16_t segment, priority;
 };
@@ -144,6 +145,12 @@ struct slot {
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
+	/* Figures for the members' RESULT (T3). `last` is a member's number plus 1; 0: not known.
+	 * sum_us and waited_until_ns are only known if is_timed is true. */
+	bool is_timed;
+	uint16_t last;
+	uint32_t sum_us;
+	uint64_t waited_until_ns; /* time at which the members' wait for others ended */
 	/* The next five fields are used in the state DONATING. In this state, the core requests the
 	 * result from the member `donor`, which already has the result. */
 	uint16_t donor;

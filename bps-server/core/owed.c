@@ -109,6 +109,17 @@ static int seat_send_answer(struct seat *seat)
 	return rc;
 }
 
+/* Write the figures of the round into a RESULT for the seat's member. They stay 0, which is not
+ * known, if the result is a donation, or if the sum did not wait for the member (T3). */
+static void message_add_times(struct wire_msg *m, const struct slot *slot, const struct seat *seat)
+{
+	if (!slot->is_timed || seat->offer.round != slot->round || m->flags & WIRE_LATE)
+		return;
+	m->result.last = slot->last;
+	m->result.wait_us = arrivals_known_us(slot->waited_until_ns - seat->offer.arrived_ns);
+	m->result.sum_us = slot->sum_us;
+}
+
 static int seat_send_result(struct seat *seat)
 {
 	struct slot *slot = NULL;
@@ -137,6 +148,7 @@ static int seat_send_result(struct seat *seat)
 	m.result.n_members = seat->part->n_seats;
 	m.result.contributors = slot->contributors;
 	m.flags = seat->late_round == slot->round ? WIRE_LATE : 0;
+	message_add_times(&m, slot, seat);
 	if (m.len <= WIRE_INLINE_MAX) {
 		m.flags |= WIRE_INLINE;
 		m.payload = slot->result->mem;

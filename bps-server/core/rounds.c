@@ -154,6 +154,7 @@ static void seat_take_offer(
 		reads_cancel_contribution(core, seat);
 	seat->offer = (struct offer){.round = m->round,
 		.offset = m->offset,
+		.arrived_ns = seat->offer.round == m->round ? seat->offer.arrived_ns : core->now_ns,
 		.crc = m->crc,
 		.workers = m->contrib.workers,
 		.segment = m->segment,

@@ -112,10 +112,13 @@ struct wire_msg {
 		struct {                    /* RESULT, DONATE */
 			uint32_t workers;   /* number of workers whose gradients are in the sum */
 			uint16_t n_members; /* number of members that the bitmap covers */
-			/* Figures of the round; 0: not measured. Senders of this release set 0. */
-			uint16_t last;    /* member whose contribution came last */
-			uint32_t wait_us; /* time from the first contribution to the last one */
-			uint32_t sum_us;  /* time of the sum */
+			/* Figures of the round (T3); 0: not known, and always in DONATE. last:
+			 * number plus 1 of the member whose contribution came last. */
+			uint16_t last;
+			/* time from the arrival of the receiving member's contribution to that of
+			 * the last one */
+			uint32_t wait_us;
+			uint32_t sum_us; /* time from the last arrival to the complete sum */
 			/* Number of contributions that had been added to the value; 0: the result
 			 * is a sum */
 			uint64_t version;

@@ -431,6 +431,9 @@ static inline struct wire_msg result_msg(struct agt_world *w, uint64_t r, uint32
 	}
 	m.result.n_members = (uint16_t)w->n_members;
 	m.result.workers = w->n_members * w->n_workers;
+	m.result.last = (uint16_t)w->n_members;
+	m.result.wait_us = 17;
+	m.result.sum_us = 18;
 	for (unsigned i = 0; i < w->n_members; i++)
 		member_set_add(&m.result.contributors, i);
 	return m;

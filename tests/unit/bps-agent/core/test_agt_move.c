@@ -217,6 +217,10 @@ static void retained_sum_is_donated_on_request(void **state)
 		assert_int_equal(m.result.workers, 3);
 		assert_int_equal(m.result.n_members, 3);
 		assert_int_equal(m.result.contributors.w[0], 7);
+		/* the result had times, a donation has none (T3) */
+		assert_int_equal(m.result.last, 0);
+		assert_int_equal(m.result.wait_us, 0);
+		assert_int_equal(m.result.sum_us, 0);
 		assert_memory_equal(m.flags & WIRE_INLINE
 					    ? m.payload
 					    : fake_own(&w->x, m.segment, m.offset, m.len),

@@ -255,7 +255,7 @@ static void agains_do_not_delay_the_repeat_of_an_offer(void **state)
 static void result_that_does_not_fit_closes_the_connection(void **state)
 {
 	(void)state;
-	for (unsigned k = 0; k < 5; k++) {
+	for (unsigned k = 0; k < 6; k++) {
 		struct agt_world *w = world(.n_elems = SMALL);
 		struct fake_conn *c = w->conn[0];
 		struct wire_msg m = result_msg(w, 1, 0);
@@ -270,6 +270,8 @@ static void result_that_does_not_fit_closes_the_connection(void **state)
 		if (k == 3)
 			m.result.workers = 4;
 		if (k == 4)
+			m.result.last++; /* a member that the job does not have */
+		if (k == 5)
 			m = key_msg(w, WIRE_HAVE, 1);
 		fake_deliver(c, &m);
 		check(w);

@@ -221,6 +221,18 @@ static void threads_are_added_up_by_job_and_agent(void **state)
 	free(a);
 }
 
+static void known_time_is_never_told_as_zero(void **state)
+{
+	(void)state;
+	assert_int_equal(arrivals_known_us(0), 1);
+	assert_int_equal(arrivals_known_us(999), 1);
+	assert_int_equal(arrivals_known_us(1999), 1);
+	assert_int_equal(arrivals_known_us(2000), 2);
+	assert_int_equal(arrivals_known_us(UINT64_MAX), UINT32_MAX);
+	assert_int_equal(arrivals_known_us(UINT32_MAX * UINT64_C(1000) + 999), UINT32_MAX);
+	assert_int_equal(arrivals_known_us(UINT32_MAX * UINT64_C(1000) - 1), UINT32_MAX - 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -232,6 +244,7 @@ int main(void)
 		cmocka_unit_test(members_that_a_round_did_not_wait_for_count_as_last),
 		cmocka_unit_test(only_the_worst_of_many_members_are_reported),
 		cmocka_unit_test(threads_are_added_up_by_job_and_agent),
+		cmocka_unit_test(known_time_is_never_told_as_zero),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
