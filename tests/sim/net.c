@@ -231,6 +231,7 @@ static void on_message(struct sim *s, struct sim_event *e)
 	if (m.type == WIRE_DONATE)
 		oracle_donated(s, &(struct peek){m.job, m.tensor, m.part, m.round, m.pgen});
 	s->tot->agains += m.type == WIRE_AGAIN;
+	times_check(s, end, &m);
 	eager_heard(end, &m, e->b);
 	end->port->enter(end->port->owner);
 	p = (struct peek){m.job, m.tensor, m.part, m.round, m.pgen};

@@ -44,4 +44,8 @@ bool peek_is_usable(const struct sched_core *core, unsigned role, const char *na
 /* Return the number of jobs of a server's thread. */
 struct srv_core;
 unsigned peek_server_jobs(const struct srv_core *core);
+/* State of a round at a server's thread: no slot holds the round under this pgen, it is open, or
+ * its sum or donation has begun. */
+enum peek_slot { PEEK_ELSEWHERE, PEEK_OPEN, PEEK_OVER };
+enum peek_slot peek_slot_of(const struct srv_core *core, const struct peek *p);
 #endif

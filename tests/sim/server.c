@@ -108,7 +108,18 @@ static void thread_leave(void *owner)
 	e->a = t->tick_at;
 }
 
-/* ---- messages of the scheduler ---- */
+/* ---- messages ---- */
+
+static void on_data_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+{
+	struct sim_thread *t = ((struct sim_end *)c)->port->owner;
+	const struct peek p = {m->job, m->tensor, m->part, m->round, m->pgen};
+	bool was_over = peek_slot_of(t->core, &p) == PEEK_OVER;
+
+	srv_core_events.message(ctx, c, m);
+	if (peek_slot_of(t->core, &p) != PEEK_ELSEWHERE)
+		times_server_takes(t->server->s, m, was_over);
+}
 
 static void answer_sight(struct sim_thread *t, const struct ctl_sight *asked)
 {
@@ -193,7 +204,9 @@ static void make_cores(struct sim_server *srv)
 		t->is_work_posted = false;
 		if (srv_core_new(&cfg, &env, &t->core) < 0)
 			abort();
-		port_init(s, &t->port, &srv->node, &srv_core_events, t->core, t, thread_enter,
+		t->events = srv_core_events;
+		t->events.message = on_data_message;
+		port_init(s, &t->port, &srv->node, &t->events, t->core, t, thread_enter,
 			thread_leave);
 		srv_core_run_deadlines(t->core, s->now);
 	}

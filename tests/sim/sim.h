@@ -25,6 +25,7 @@
  *   device.c  tensors on devices
  *   values.c  tensors whose value servers keep from round to round
  *   fleet.c   many seeds in several processes
+ *   times.c   the figures of a round in its results: who was last, and for how long others waited
  *   oracle.c  values of contributions, expected sums, the server of each partition
  *   elastic.c draws and checks for jobs whose members change */
 #include <stdbool.h>
@@ -366,6 +367,7 @@ struct sim_thread {
 	unsigned idx;
 	struct sim_port port;
 	struct srv_core *core;
+	struct xport_events events; /* those of the core, between calls of times.c */
 	uint64_t tick_at;
 	bool is_work_posted;
 	/* arrival time of the latest message from the control thread to this thread */
@@ -697,6 +699,14 @@ void elastic_end(struct sim *s);
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 
+/* ---- times.c ---- */
+
+/* Record that a server has handled a message about a round that it has. was_over: the sum or the
+ * donation of the round had begun before. */
+void times_server_takes(struct sim *s, const struct wire_msg *m, bool was_over);
+/* If the message is a result for an agent, check its figures. */
+void times_check(struct sim *s, const struct sim_end *to, const struct wire_msg *m);
+
 /* Check a message that the scheduler sends: its view must be durable. */
 void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);
 
@@ -739,6 +749,7 @@ struct sim {
 	struct guest_job guest_jobs[GUEST_JOBS];
 	struct sim_pipe *pipes;
 	struct oracle oracle;
+	struct sim_times *times; /* of times.c; NULL: no contribution has arrived */
 	uint64_t faults_end, deadline;
 	/* total duration of the faults on the agents' control plane so far */
 	uint64_t agent_fault_ns;
