@@ -17,6 +17,7 @@
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/io/io_threads.h"
 #include "bps-agent/restore/handover_read.h"
+#include "bps-agent/steps/job_steps.h"
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/job_failure.h"
@@ -61,6 +62,7 @@ static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 		io_xport_figures(a->x, &a->figures.io);
 	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
+	a->figures.n_step_jobs = job_steps_totals(a, a->figures.steps);
 	a->figures.jobs = jobs;
 	a->figures.executors = executors_count_in_use(a);
 	a->figures.executor_failures = a->executor_failures;
@@ -436,6 +438,8 @@ int agent_new(struct member *member, const struct agent_config *cfg, struct agen
 {
 	struct agt_env env = {.connect = core_connect_to_server,
 		.done = tensor_core_done,
+		.record = job_steps_on_record,
+		.begun = job_steps_on_begun,
 		.stage = device_tensor_stage,
 		.unstage = device_tensor_unstage,
 		.fail = on_core_job_failure,

@@ -16,6 +16,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/carrier.h"
+#include "bps-agent/figures.h"
 #include "bps-agent/gpu/gpu_probe.h"
 #include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
@@ -506,54 +507,7 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 	metric_append_single(out, "bps_agent_restarts_total",
 		"restarts of the agent of this name that the scheduler has counted",
 		member_restarts(app->node.member));
-	metric_append_single(out, "bps_agent_received_bytes_total", "bytes received from servers",
-		(double)net.rx_bytes);
-	metric_append_single(out, "bps_agent_discarded_bytes_total",
-		"bytes sent with an offer and discarded, because no read of the offer was open",
-		(double)net.discarded_bytes);
-	metric_append_single(out, "bps_agent_sent_bytes_total",
-		"bytes sent to servers, or offered to them for reading",
-		(double)agent_sent_bytes(&f.core, &net));
-	metric_append_single(out, "bps_agent_inflight_bytes",
-		"bytes of contributions whose sums have not arrived",
-		(double)f.core.inflight_bytes);
-	metric_append_single(
-		out, "bps_agent_repush_total", "contributions sent again", (double)f.core.repushes);
-	metric_append_single(out, "bps_agent_reconnects_total", "data connections lost",
-		(double)f.core.reconnects);
-	metric_append_single(out, "bps_agent_crc_errors_total", "payloads with a wrong crc",
-		(double)f.core.crc_errors);
-	metric_append_single(
-		out, "bps_agent_rounds_total", "tensor rounds completed", (double)f.core.rounds);
-	metric_append_histogram(out, "bps_agent_push_seconds",
-		"time from sending a contribution to the offer of its sum", &f.core.push);
-	metric_append_histogram(out, "bps_agent_pull_seconds",
-		"time from the offer of a sum until the sum has been read", &f.core.pull);
-	metric_append_single(out, "bps_agent_data_busy_seconds_total",
-		"time in which the data thread had work", (double)f.data_busy_ns / 1e9);
-	metric_append_single(out, "bps_agent_io_threads",
-		"I/O threads of this agent; 0: the data thread does all work", f.io.n_threads);
-	metric_append_single(out, "bps_agent_io_threads_running",
-		"I/O threads that work at present; 0: the data thread does all work",
-		f.io.is_running ? f.io.n_threads : 0);
-	metric_append_header(
-		out, "bps_agent_io_busy_seconds_total", "time in which an I/O thread had work");
-	for (unsigned i = 0; i < f.io.n_threads; i++) {
-		char thread[12];
-
-		snprintf(thread, sizeof(thread), "%u", i);
-		metric_append_value(out, "bps_agent_io_busy_seconds_total",
-			(double)f.io.busy_ns[i] / 1e9, "thread", thread, NULL);
-	}
-	metric_append_single(out, "bps_agent_jobs", "jobs with trainers on this machine", f.jobs);
-	metric_append_single(out, "bps_agent_trainers", "trainers connected", f.trainers);
-	metric_append_single(out, "bps_agent_executors",
-		"executors: processes that drive the GPUs of jobs", f.executors);
-	metric_append_single(out, "bps_agent_executor_failures_total",
-		"executors that ended before their job, or did not start",
-		(double)f.executor_failures);
-	metric_append_single(out, "bps_agent_shared_bytes", "memory shared with trainers",
-		(double)f.shared_bytes);
+	agent_figures_write_metrics(&f, &net, out);
 	agent_read_quotas(app->agent, &quotas);
 	quota_write_metrics(&quotas, out);
 }

@@ -428,6 +428,7 @@ int session_open(struct session *s, const struct client_options *options, struct
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
 	timed_lock_init(&s->lock);
+	pthread_mutex_init(&s->waits_lock, NULL);
 	rc = connect_and_attach(s, deadline_ns, err);
 	if (!rc)
 		rc = session_await_all_workers(s, deadline_ns, err);
@@ -450,6 +451,7 @@ void session_close(struct session *s)
 		close(s->sock);
 	}
 	timed_lock_fini(&s->lock);
+	pthread_mutex_destroy(&s->waits_lock);
 }
 
 /* ---- hot path ---- */
@@ -498,4 +500,34 @@ int session_poll_failure(struct session *s)
 		timed_lock_give(&s->lock);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
+}
+
+/* ---- waits ---- */
+
+void session_wait_begins(struct session *s)
+{
+	if (!s->control)
+		return; /* a job of one worker */
+	pthread_mutex_lock(&s->waits_lock);
+	if (s->n_waits++ == 0)
+		atomic_store_explicit(
+			&s->control->wait_began_ns, clock_now_ns(), memory_order_relaxed);
+	pthread_mutex_unlock(&s->waits_lock);
+}
+
+void session_wait_ends(struct session *s)
+{
+	struct local_control *c = s->control;
+	uint64_t began_ns;
+
+	if (!c)
+		return;
+	pthread_mutex_lock(&s->waits_lock);
+	if (--s->n_waits == 0) {
+		began_ns = atomic_load_explicit(&c->wait_began_ns, memory_order_relaxed);
+		atomic_fetch_add_explicit(
+			&c->waited_ns, clock_now_ns() - began_ns, memory_order_relaxed);
+		atomic_store_explicit(&c->wait_began_ns, 0, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&s->waits_lock);
 }

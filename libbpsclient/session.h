@@ -16,6 +16,7 @@
  * inputs in place (docs/reference/faults.md, B6), even after the agent has died. So the session
  * replaces the inputs by private copies before it reports the failure. Then no other process sees
  * later writes to the inputs. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,6 +58,9 @@ struct session {
 	 * after failure_text, so a thread that reads the code may also read the text */
 	_Atomic int failure;
 	_Atomic uint64_t poll_due_ns; /* next time at which session_poll_failure reads the socket */
+
+	pthread_mutex_t waits_lock; /* protects n_waits, and the waits in the control page */
+	uint32_t n_waits;           /* number of threads between session_wait_begins and _ends */
 };
 
 /* Answer for one declared tensor. If `code` is 0, the answer has the tensor's index, and the
@@ -125,6 +129,10 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 /* Request the counters of the agent's network traffic, and write them to *ret. Errors: those of
  * session_workers; -EOPNOTSUPP if the agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
+/* Note in the control page that a call begins or ends to wait for a round, so that the agent can
+ * report where the time of steps goes. */
+void session_wait_begins(struct session *s);
+void session_wait_ends(struct session *s);
 /* Let the agent see the submissions that the caller has put into the ring. Wake the agent if it
  * sleeps. */
 void session_publish(struct session *s);

@@ -85,7 +85,8 @@ static int load_machine_fault_code(const struct bps_tensor *t)
 	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;
 }
 
-int tensor_wait_round(
+/* Wait as tensor_wait_round does. The caller has noted the wait. */
+static int await_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	struct session *s = &t->b->session;
@@ -111,6 +112,19 @@ int tensor_wait_round(
 		spin_ns = 0;
 	}
 	return 0;
+}
+
+int tensor_wait_round(
+	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms)
+{
+	int rc;
+
+	if (tensor_has_ended_round(t, round))
+		return 0;
+	session_wait_begins(&t->b->session);
+	rc = await_round(t, round, deadline_ns, timeout_ms);
+	session_wait_ends(&t->b->session);
+	return rc;
 }
 
 static int wait_and_settle(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
@@ -216,7 +230,12 @@ int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
 	if (!timeout_ms)
 		timeout_ms = t->b->options.timeout_ms;
 	deadline_ns = *begun_ns + timeout_ms * NS_PER_MS;
-	rc = tensor_is_done(t) ? 0 : sleep_until_ended(t, deadline_ns, spin_ns);
+	rc = 0;
+	if (!tensor_is_done(t)) {
+		session_wait_begins(&t->b->session);
+		rc = sleep_until_ended(t, deadline_ns, spin_ns);
+		session_wait_ends(&t->b->session);
+	}
 	return rc ? rc : wait_and_settle(t, deadline_ns, timeout_ms);
 }
 
@@ -266,7 +285,7 @@ static size_t list_done_tensors(struct bps_tensor *const *tensors, size_t n, siz
 }
 
 /* Wait until at least one of the tensors is done. Returns the number of tensors that are done; 0 if
- * all entries are NULL. */
+ * all entries are NULL. The caller has noted the wait. */
 static int wait_for_any_done_tensor(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	uint32_t timeout_ms, size_t *ret_idx)
 {
@@ -325,8 +344,11 @@ int bps_wait_some(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_
 	rc = client_check_is_open(b);
 	if (rc < 0)
 		return rc;
-	return wait_for_any_done_tensor(
+	session_wait_begins(&b->session);
+	rc = wait_for_any_done_tensor(
 		b, tensors, n, timeout_ms ? timeout_ms : b->options.timeout_ms, ret_idx);
+	session_wait_ends(&b->session);
+	return rc;
 }
 
 int bps_poll(struct bps_tensor *t)

@@ -212,7 +212,7 @@ static void tensor_end_round(struct agt_tensor *t, int status)
 	t->n_submitted = 0;
 	t->round++;
 	if (status == 0)
-		core->stats.rounds++;
+		agt_tensor_round_complete(t);
 	core->env.done(core->env.ctx, t->user, t->round, status,
 		status ? 0 : agt_tensor_contributors(t).least);
 }
@@ -602,6 +602,7 @@ int agt_tensor_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uin
 	if (priority > t->priority)
 		t->priority = priority;
 	tensor_note_given(t, worker, abstains);
+	agt_tensor_record_submission(t, worker);
 	t->submitted[worker] = round;
 	t->n_submitted++;
 	tensor_try_start(t);

@@ -82,6 +82,7 @@
 struct agt_core;
 struct agt_job;
 struct agt_tensor;
+struct round_record;
 
 /* A piece of memory that servers may read. segment: id of the transport's segment that contains
  * mem. offset: position of mem in that segment, in bytes. */
@@ -158,6 +159,11 @@ struct agt_env {
 	/* Report that a round is complete (status 0) or has failed (a negative code). workers:
 	 * number of workers whose values are in the result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+	/* Report where the time of a complete round went. Called before `done`. May be NULL. */
+	void (*record)(void *ctx, void *tensor_user, const struct round_record *record);
+	/* Report that a worker has submitted a round before all other workers of this machine. May
+	 * be NULL. */
+	void (*begun)(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns);
 	/* Copy the bytes of a device tensor to the inputs, because its next round has started.
 	 * After the copy, the executor calls agt_part_staged for each partition. After a restart,
 	 * the core again starts the round that was in flight, even if the devices already have all

@@ -5,10 +5,12 @@
  * their own.
  *   core.c             jobs, tensors, plans; functions of core.h
  *   partition_stall.c  finds what a round waits for
+ *   round_record.c     writes down where the time of each round went
  * The invariants of the core are in tests/invariants/agt_core_check.c. */
 #include <sys/queue.h>
 
 #include "bps-agent/core/core.h"
+#include "bps-agent/core/round_record.h"
 #include "common/base/heap.h"
 #include "common/data/shape.h"
 #include "common/data/reduce.h"
@@ -41,6 +43,10 @@ struct agt_tensor {
 	 * the order in which they start. */
 	uint64_t begun_seq;
 	uint32_t n_submitted; /* number of local workers that submitted the round after `round` */
+	/* Times of the round after `round`, as far as they are known. is_pushed, has_landing: the
+	 * record's times pushed_us and offered_us are set. */
+	struct round_record record;
+	bool is_pushed, has_landing;
 	/* Number of partitions whose task is at the transport. If the tensor fails meanwhile, the
 	 * workers learn of it when this number falls to 0 (is_end_due, rule A10). */
 	uint32_t n_tasks;
@@ -151,6 +157,17 @@ struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round in progress. The round ends when all its
  * partitions are complete. */
 void agt_tensor_part_done(struct agt_tensor *t);
+/* Record that the local worker with this index submits the next round. Call this function before
+ * n_submitted is raised. */
+void agt_tensor_record_submission(struct agt_tensor *t, uint32_t worker);
+/* Record that a contribution of the round in progress is sent, or that its local sum starts. */
+void agt_tensor_record_push(struct agt_tensor *t);
+/* Record that the sum of the partition has landed. offered_ns: time at which the server offered the
+ * sum. m: the server's RESULT. */
+void agt_tensor_record_landing(
+	const struct agt_part *part, uint64_t offered_ns, const struct wire_msg *m);
+/* Count a complete round, complete its record, and pass the record to env->record. */
+void agt_tensor_round_complete(struct agt_tensor *t);
 /* Fail the job because this agent has found an error. The job's rounds end with the error
  * `code`, and env->fail reports the text. */
 void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...)

@@ -28,6 +28,7 @@ static void part_complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->is_late[i] = (m->flags & WIRE_LATE) != 0;
 	kept->version[i] = m->result.version;
 	kept->contributors[i] = m->result.contributors;
+	agt_tensor_record_landing(part, part->offered_ns, m);
 	part_store_landed(part);
 	/* In a job with backup machines, members that have started a later round may wait for this
 	 * partition's HAVE. */

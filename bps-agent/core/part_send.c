@@ -175,6 +175,7 @@ void part_sum_local(struct agt_part *part)
 
 	heap_remove(&core->local, &part->node);
 	core->n_local_tasks++;
+	agt_tensor_record_push(part->tensor);
 	xport_run(core->x, part_begin_task(part, TASK_LOCAL, part->tensor->op,
 				   part_output_address(part), false));
 }
@@ -334,6 +335,7 @@ int part_send_contrib(struct agt_part *part)
 		core->stats.offered_bytes += m.len;
 	if (!part->sent_ns)
 		part->sent_ns = core->now_ns;
+	agt_tensor_record_push(part->tensor);
 	part_charge_inflight(part);
 	part_await_answer(part);
 	core->stats.pushed_bytes += m.len;

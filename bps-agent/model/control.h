@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "bps-agent/core/core.h"
+#include "bps-agent/core/round_record.h"
 #include "bps-agent/io/io_threads.h"
 #include "bps-agent/quota/quota.h"
 #include "common/transport/net.h"
@@ -57,6 +58,14 @@ struct agent_config {
 	struct gpu_config gpu;
 };
 
+#define AGENT_STEP_JOBS 16
+/* Where the time of a job's steps went on this machine: totals, in ns. */
+struct agent_job_steps {
+	uint32_t id;
+	char name[CTL_JOB_NAME_MAX + 1];
+	uint64_t computing_ns, phase_ns[N_PHASES];
+};
+
 /* Figures for the status and the metrics. */
 struct agent_figures {
 	struct io_figures io; /* without I/O threads: zeros */
@@ -65,6 +74,8 @@ struct agent_figures {
 	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
 	uint32_t n_links;
 	uint32_t trainers, jobs, executors;
+	struct agent_job_steps steps[AGENT_STEP_JOBS]; /* of the oldest jobs */
+	uint32_t n_step_jobs;
 	uint64_t shared_bytes, beat_ns, executor_failures;
 	uint64_t data_busy_ns; /* dataloop_busy_ns of the data thread */
 	/* error code that trainers get while no server can sum, or 0 if a server can sum */

@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "bps-agent/core/step_log.h"
 #include "bps-agent/memory/arena.h"
 #include "common/wire/ctlmsg.h"
 
@@ -55,6 +56,7 @@ struct job {
 	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
 	bool *has_finished;         /* indexed by local worker: it has called bps_close */
 	struct agt_job *core;
+	struct step_log steps;
 	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has sent JOB for this job since the last reconnect */

@@ -108,6 +108,8 @@ struct trainer {
 	 * the scheduler's answer. */
 	char why_text[CTL_TEXT_MAX + 1];
 	uint64_t calls, completed, quiet_since_ns;
+	/* The trainer's waits before this time are divided over the phases of rounds. */
+	uint64_t divided_until_ns;
 };
 
 /* Functions that trainer.c calls when a trainer has sent something or ends. requests.c implements

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-agent/steps/job_steps.h"
 #include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
@@ -456,6 +457,7 @@ void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 	if (!job)
 		goto send;
 	why_stuck_describe(a, job, p->tensor, now, text, sizeof(text));
+	job_steps_report(job, &m.report.steps);
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		n++;
 	if (job->n_workers > n)

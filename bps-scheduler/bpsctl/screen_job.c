@@ -11,6 +11,7 @@
  * than this. */
 #define QUIET_LONG_S    5.0
 #define WORKER_ROWS_MAX 32
+#define STEP_ROWS_MAX   16
 #define TYPES_SHOWN     6
 
 /* ---- one job ---- */
@@ -52,6 +53,52 @@ static void print_job_pace(FILE *out, json_t *pace)
 		fprintf(out, "  last in %.0f %% of the rounds: agent %.24s on %.24s, %s\n",
 			100 * (share < 1 ? share : 1), cell_str(slowest, "agent").s,
 			cell_str(slowest, "host").s, cell_slowest_lag(slowest).s);
+}
+
+/* Print one row of times in ms: where the time of a step goes. */
+static void print_step_row(FILE *out, const char *machine, json_t *s)
+{
+	static const char *const keys[] = {"length_s", "computing_s", "exposed_s", "wait_s",
+		"push_s", "sum_s", "pull_s", "queue_s", "local_s"};
+	json_t *last = json_object_get(s, "last");
+
+	fprintf(out, "%-14.14s", machine);
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		fprintf(out, " %*.1f", i == 1 || i == 2 ? 7 : 6, 1e3 * cell_sec(s, keys[i]));
+	if (json_is_object(last))
+		fprintf(out, "  %.20s (%" PRIu64 "/%" PRIu64 ")", cell_str(last, "host").s,
+			cell_num(s, "n_last"), cell_num(s, "n"));
+	putc('\n', out);
+}
+
+/* Show where the time of the last steps went, on each machine and in the mean of the machines. */
+static void print_steps(FILE *out, json_t *root)
+{
+	json_t *steps = json_object_get(root, "steps"), *worst = json_object_get(steps, "worst");
+	double length_s = cell_sec(steps, "length_s");
+	json_t *a, *s;
+	size_t i, n = 0;
+
+	if (!json_is_object(steps))
+		return;
+	fprintf(out, "\nstep of %.1f ms: computing %.1f %%, exposed %.1f %%", 1e3 * length_s,
+		length_s > 0 ? 100 * cell_sec(steps, "computing_s") / length_s : 0,
+		length_s > 0 ? 100 * cell_sec(steps, "exposed_s") / length_s : 0);
+	if (cell_num(steps, "machines") > 1)
+		fprintf(out, "; %.24s computes longest, %.1f ms", cell_str(worst, "host").s,
+			1e3 * cell_sec(steps, "worst_computing_s"));
+	fprintf(out, "\n%-14s %6s %7s %7s %6s %6s %6s %6s %6s %6s  %s\n", "MACHINE", "STEP",
+		"COMPUTE", "EXPOSED", "= WAIT", "PUSH", "SUM", "PULL", "QUEUE", "LOCAL",
+		"WAITS FOR");
+	json_array_foreach (json_object_get(root, "agents"), i, a) {
+		s = json_object_get(a, "steps");
+		if (json_is_object(s) && n++ < STEP_ROWS_MAX)
+			print_step_row(out, cell_str(a, "host").s, s);
+	}
+	if (n > STEP_ROWS_MAX)
+		fprintf(out, "(and %zu more machines; --json shows all)\n", n - STEP_ROWS_MAX);
+	if (n > 1)
+		print_step_row(out, "mean", steps);
 }
 
 /* Show the machines that have left, the workers that wait to join, the workers that wait at a
@@ -216,6 +263,7 @@ int screen_job(FILE *out, json_t *root)
 	print_missing_ranks(out, job);
 	print_left_or_behind_workers(out, workers);
 	print_agent_answers(out, root);
+	print_steps(out, root);
 	print_worker_table(out, workers);
 	return screen_job_exit_code(root);
 }

@@ -176,6 +176,7 @@ struct sched_probe {
 	bool *has_answered; /* indexed by member number: whether the agent has answered */
 	/* indexed by member number: a text about the state of the agent's network, or NULL */
 	char **texts;
+	struct ctl_steps *steps; /* indexed by member number: where the time of steps went */
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
 	/* Fields for the second step of a status probe. The second step consists of further probes,

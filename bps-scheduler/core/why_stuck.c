@@ -350,6 +350,7 @@ static void probe_free(struct sched_probe *p)
 	for (uint32_t i = 0; i < p->n_members; i++)
 		free(p->texts[i]);
 	free(p->texts);
+	free(p->steps);
 	free(p->has_answered);
 	free(p->workers);
 	free(p);
@@ -368,6 +369,7 @@ static struct sched_probe *probe_new(
 	p->n_members = j->n_members;
 	p->has_answered = sched_alloc(j->n_members, sizeof(bool));
 	p->texts = sched_alloc(j->n_members, sizeof(char *));
+	p->steps = sched_alloc(j->n_members, sizeof(*p->steps));
 	p->next = c->probes;
 	c->probes = p;
 	c->n_probes++;
@@ -657,6 +659,7 @@ void sched_receive_report(
 	}
 	p->has_answered[i] = true;
 	p->texts[i] = sched_dup_string(msg->text);
+	p->steps[i] = msg->steps;
 	probe_add_workers(p, j, m->id, msg);
 	if (p->n_open && --p->n_open == 0)
 		probe_advance_or_end(c, p);

@@ -113,6 +113,7 @@ static json_t *job_agents_json(const struct sched_core *c, const struct sched_jo
 		status_put_str(o, "host", m->host);
 		json_object_set_new(o, "has_answered", json_boolean(has_answered));
 		status_put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
+		json_object_set_new(o, "steps", step_report_of_agent(c, j, p, i));
 		json_array_append_new(list, o);
 		if (p && !has_answered)
 			json_array_append_new(missing, json_text_sanitized(m->name));
@@ -143,6 +144,7 @@ json_t *status_job_json(const struct sched_core *c, const struct status_info *in
 	json_object_set_new(o, "workers",
 		p && j->state == JOB_RUNNING ? job_workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
+	json_object_set_new(o, "steps", step_report_of_job(c, j, p));
 	problems = json_array();
 	if (p)
 		status_findings(c, info, j, found, stalls_list_findings(c, j, p, found), problems);

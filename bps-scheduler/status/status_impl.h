@@ -2,7 +2,8 @@
 #define BPS_SCHEDULER_STATUS_STATUS_IMPL_H
 /* Declares the functions that the files of this folder share. The following files write JSON.
  * status.c: the cluster; problems.c: the problems of the cluster; job_status.c: one job;
- * wait_report.c: the calls that wait; events.c: the events. gauges.c writes the metrics. */
+ * wait_report.c: the calls that wait; step_report.c: where the time of steps goes; events.c: the
+ * events. gauges.c writes the metrics. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -65,6 +66,12 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
  * probe of j, or NULL. */
 json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);
+/* Return where the time of the last steps went (step_report.c), as a new reference: on the machine
+ * with this member number, and on the mean machine of the job. null: the agents do not know. */
+json_t *step_report_of_agent(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, uint32_t member);
+json_t *step_report_of_job(
+	const struct sched_core *c, const struct sched_job *j, const struct sched_probe *p);
 /* Append the problems of job j that a probe has found (see core/stalls.h). The function is in
  * findings.c. */
 void status_findings(const struct sched_core *c, const struct status_info *info,

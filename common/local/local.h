@@ -42,7 +42,7 @@
 
 struct msghdr;
 
-#define LOCAL_ABI 3
+#define LOCAL_ABI 4
 /* Value of local_why.round in a WHY without a tensor, to ask for the reason why bps_gpu_open
  * failed */
 #define LOCAL_WHY_GPU_OPEN 1
@@ -122,6 +122,11 @@ struct local_control {
 	_Atomic uint64_t n_done;
 	/* Number of the trainer's threads that wait on done_seq */
 	_Alignas(64) _Atomic uint32_t trainer_waits;
+	/* Written by the trainer. waited_ns: time in which at least one of the trainer's calls
+	 * waited for a round, up to the end of the last wait. wait_began_ns: when the wait in
+	 * progress began, by CLOCK_MONOTONIC; 0: no call waits. The agent only reports these
+	 * times. */
+	_Atomic uint64_t waited_ns, wait_began_ns;
 };
 
 #define LOCAL_SQ_MAX      (1u << 20) /* largest number of ring entries */

@@ -273,11 +273,27 @@ static const struct field report_worker_fields[] = {
 };
 static const struct layout report_worker_layout = LAYOUT_(ctl_report_worker, report_worker_fields);
 
+static const struct field steps_fields[] = {
+	FIELD_U32_(ctl_steps, n_steps),
+	FIELD_U32_(ctl_steps, length_us),
+	FIELD_U32_(ctl_steps, exposed_us),
+	FIELD_U32_(ctl_steps, local_us),
+	FIELD_U32_(ctl_steps, queue_us),
+	FIELD_U32_(ctl_steps, push_us),
+	FIELD_U32_(ctl_steps, wait_us),
+	FIELD_U32_(ctl_steps, sum_us),
+	FIELD_U32_(ctl_steps, pull_us),
+	FIELD_U16_(ctl_steps, last_member),
+	FIELD_U32_(ctl_steps, n_last),
+};
+static const struct layout steps_layout = LAYOUT_(ctl_steps, steps_fields);
+
 static const struct field report_fields[] = {
 	FIELD_U32_(ctl_report, seq),
 	FIELD_U32_(ctl_report, job),
 	FIELD_STR_(ctl_report, text, CTL_TEXT_MAX),
 	FIELD_LIST_(ctl_report, workers, CTL_WORKERS_MAX, &report_worker_layout),
+	FIELD_STRUCT_(ctl_report, steps, &steps_layout),
 };
 
 static const struct field steer_arg_fields[] = {

@@ -54,6 +54,18 @@ struct ctl_report_worker {
 	uint8_t is_waiting;
 	uint64_t oldest_name; /* name_hash of the tensor's name; 0: no round is in flight */
 };
+/* Where the time of a job's last steps went on one machine: sums over n_steps steps, means of the
+ * machine's workers. length_us = computing + exposed_us, and exposed_us is the sum of the phases
+ * (bps-agent/core/round_record.h). */
+struct ctl_steps {
+	uint32_t n_steps; /* 0: not known */
+	uint32_t length_us, exposed_us;
+	uint32_t local_us, queue_us, push_us, wait_us, sum_us, pull_us;
+	/* 1 + number of the member for which the machine waited longest in most of the steps; 0: no
+	 * known one. n_last: number of these steps */
+	uint16_t last_member;
+	uint32_t n_last;
+};
 struct ctl_report {
 	uint32_t seq;
 	uint32_t job;
@@ -62,6 +74,7 @@ struct ctl_report {
 	const char *text;
 	struct ctl_report_worker *workers;
 	uint32_t n_workers;
+	struct ctl_steps steps;
 };
 
 /* Command of an operator. A connection carries one command, as its first and only message. */

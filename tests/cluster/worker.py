@@ -12,10 +12,11 @@ import abstainers
 import devices
 import devices_more
 import forks
+import steppers
 import valuers
 import workers
 
-MODULES = (abstainers, devices, devices_more, valuers, workers)
+MODULES = (abstainers, devices, devices_more, steppers, valuers, workers)
 
 
 def function_named(name):

@@ -55,6 +55,8 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
+	struct round_record record; /* of the last round */
+	unsigned n_records, n_begun;
 	/* Fields for tensors on devices. staged_round: last round whose inputs the core requested
 	 * with do_stage. n_unstaged: number of sums that the core delivered with do_unstage. */
 	bool is_device;
@@ -93,6 +95,25 @@ static inline void round_done(void *ctx, void *user, uint64_t round, int status,
 		w->submits_again = false;
 		assert_int_equal(agt_tensor_submit(w->t[0], 0, round + 1, OP_SUM, 0, false), 0);
 	}
+}
+
+static inline void round_recorded(void *ctx, void *user, const struct round_record *record)
+{
+	struct agt_world *w = ctx;
+
+	(void)user;
+	w->record = *record;
+	w->n_records++;
+}
+
+static inline void round_begun(void *ctx, void *user, uint64_t round, uint64_t now_ns)
+{
+	struct agt_world *w = ctx;
+
+	(void)user;
+	(void)round;
+	assert_int_equal(now_ns, w->now_ns);
+	w->n_begun++;
 }
 
 static inline void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, uint16_t priority)
@@ -249,6 +270,8 @@ static inline void core_make(struct agt_world *w)
 	struct agt_env env = {.ctx = w,
 		.connect = do_connect,
 		.done = round_done,
+		.record = round_recorded,
+		.begun = round_begun,
 		.stage = do_stage,
 		.unstage = do_unstage,
 		.fail = job_failed,

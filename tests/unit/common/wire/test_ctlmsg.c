@@ -57,7 +57,8 @@ static const struct ctl_msg why_text = {CTL_WHY_TEXT, .why_text = {1, "rank 3"}}
 static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8}};
 static struct ctl_report_worker one_worker[] = {
 	{2, 77, 12, 24, 23, 100, 8, 12, 90, 1, 2, 70, 1, 5}};
-static const struct ctl_msg report = {CTL_REPORT, .report = {1, 3, "s", one_worker, 1}};
+static const struct ctl_msg report = {
+	CTL_REPORT, .report = {1, 3, "s", one_worker, 1, {10, 900, 400, 1, 2, 3, 4, 5, 385, 7, 9}}};
 
 static struct ctl_steer_arg one_arg[] = {{"reason", "late"}};
 static const struct ctl_msg steer = {
@@ -118,10 +119,11 @@ static const struct golden {
 	{&why, "14000000 01000000 03000000 ffffffff 0c00000000000000"},
 	{&why_text, "0e000000 01000000 06000000 72616e6b2033"},
 	{&probe, "0c000000 01000000 03000000 08000000"},
-	{&report, "58000000 01000000 03000000 01000000 73 01000000"
+	{&report, "86000000 01000000 03000000 01000000 73 01000000"
 		  " 43000000 02000000 4d000000 0c00000000000000 1800000000000000 1700000000000000"
 		  " 64000000 08000000 0c00000000000000 5a000000 01 02 46000000 01"
-		  " 0500000000000000"},
+		  " 0500000000000000 2a000000 0a000000 84030000 90010000 01000000 02000000"
+		  " 03000000 04000000 05000000 81010000 0700 09000000"},
 	{&steer, "3d000000 08000000 6a6f62206b696c6c 05000000 6d6e697374 01000000"
 		 " 12000000 06000000 726561736f6e 04000000 6c617465"
 		 " e8030000 01000000 75 01000000 68"},

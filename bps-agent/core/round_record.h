@@ -1,0 +1,60 @@
+#ifndef BPS_AGENT_CORE_ROUND_RECORD_H
+#define BPS_AGENT_CORE_ROUND_RECORD_H
+/* Where the time of one complete round of a tensor went. The record follows the partition whose sum
+ * landed last, because the round ends with this partition. The phases of a round, in this order:
+ *
+ *   local   from the first to the last submission of this machine's workers
+ *   queue   until the first contribution is sent: copies from devices, priority, window, memory
+ *   push    the contributions travel to the servers, and the offer of the sum comes back
+ *   wait    the server has this machine's contribution, and waits for that of another machine
+ *   sum     the server computes the sum; in a job with one machine the agent does
+ *   pull    until the sum is in the output, and on the devices
+ *
+ * The server reports `wait` and `sum` (tail of RESULT), so no clocks are compared. `push` is the
+ * rest of the time between the first contribution and the last offer. */
+#include <stdint.h>
+
+enum round_phase {
+	PHASE_LOCAL,
+	PHASE_QUEUE,
+	PHASE_PUSH,
+	PHASE_WAIT,
+	PHASE_SUM,
+	PHASE_PULL,
+	N_PHASES
+};
+
+struct round_record {
+	uint64_t began_ns; /* first local submission, by clock_now_ns */
+	uint64_t round, bytes;
+	uint32_t tensor;
+	uint32_t part, server; /* the partition that landed last, and its server; CTL_NO_ID: none */
+	/* Times after began_ns, in microseconds: last local submission, first contribution, offer
+	 * of the sum that landed last, end of the round. Each is at least as large as the one
+	 * before. */
+	uint32_t submitted_us, pushed_us, offered_us, done_us;
+	uint32_t wait_us, sum_us; /* from the server; 0: not known, or less than a microsecond */
+	/* 1 + number of the member whose contribution the server received last; 0: not known */
+	uint16_t last_member;
+	uint16_t last_worker; /* local worker that submitted last */
+};
+
+/* Return the name of a phase, such as "push". */
+const char *round_phase_name(enum round_phase phase);
+
+/* Write the times at which the phases of the record end, in microseconds after began_ns. A phase
+ * ends no earlier than the phase before. */
+static inline void round_record_phase_ends(const struct round_record *r, uint32_t ends[N_PHASES])
+{
+	uint32_t room = r->offered_us - r->pushed_us;
+	uint32_t sum = r->sum_us < room ? r->sum_us : room;
+	uint32_t wait = r->wait_us < room - sum ? r->wait_us : room - sum;
+
+	ends[PHASE_LOCAL] = r->submitted_us;
+	ends[PHASE_QUEUE] = r->pushed_us;
+	ends[PHASE_PUSH] = r->offered_us - sum - wait;
+	ends[PHASE_WAIT] = r->offered_us - sum;
+	ends[PHASE_SUM] = r->offered_us;
+	ends[PHASE_PULL] = r->done_us;
+}
+#endif

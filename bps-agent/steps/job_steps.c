@@ -1,0 +1,110 @@
+/* Where the time of a job's steps goes (job_steps.h). Thread: the data thread. */
+#include "bps-agent/steps/job_steps.h"
+
+#include <string.h>
+
+#include "bps-agent/model/agent.h"
+
+/* Return whether all waits of the job's workers are known. The waits of GPU streams are not. */
+static bool job_waits_are_known(const struct job *job)
+{
+	return job->n_workers && !job->executor;
+}
+
+/* Return when the trainer's wait in progress began, or now_ns if the trainer does not wait. The
+ * trainer may have written anything. */
+static uint64_t trainer_wait_began_ns(const struct trainer *t, uint64_t now_ns)
+{
+	uint64_t ns = atomic_load_explicit(&t->control->wait_began_ns, memory_order_relaxed);
+
+	return ns && ns < now_ns ? ns : now_ns;
+}
+
+/* Return the time that the workers have waited so far, summed over the workers. */
+static uint64_t job_waited_ns(const struct job *job, uint64_t now_ns)
+{
+	uint64_t sum_ns = 0;
+
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		const struct trainer *t = job->by_worker[w];
+
+		if (t)
+			sum_ns +=
+				atomic_load_explicit(&t->control->waited_ns, memory_order_relaxed) +
+				now_ns - trainer_wait_began_ns(t, now_ns);
+	}
+	return sum_ns;
+}
+
+void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns)
+{
+	struct job *job = ((struct tensor *)tensor_user)->job;
+
+	(void)ctx;
+	if (round > job->steps.round)
+		step_log_round_begins(
+			&job->steps, round, now_ns, job_waited_ns(job, now_ns), job->n_workers);
+}
+
+void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record *record)
+{
+	struct job *job = ((struct tensor *)tensor_user)->job;
+	uint64_t now_ns = record->began_ns + UINT64_C(1000) * record->done_us;
+
+	(void)ctx;
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		struct trainer *t = job->by_worker[w];
+		uint64_t from_ns = t ? trainer_wait_began_ns(t, now_ns) : now_ns;
+
+		if (from_ns == now_ns)
+			continue;
+		if (from_ns < t->divided_until_ns)
+			from_ns = t->divided_until_ns;
+		t->divided_until_ns = now_ns;
+		step_log_divide_wait(&job->steps, record, from_ns);
+	}
+}
+
+static uint32_t to_us(uint64_t ns)
+{
+	return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
+}
+
+void job_steps_report(const struct job *job, struct ctl_steps *ret)
+{
+	struct step_summary s;
+
+	*ret = (struct ctl_steps){0};
+	if (!job_waits_are_known(job))
+		return;
+	step_log_sum_up(&job->steps, &s);
+	*ret = (struct ctl_steps){.n_steps = s.n_steps,
+		.length_us = to_us(s.sum.length_ns),
+		.exposed_us = to_us(s.sum.exposed_ns),
+		.local_us = to_us(s.sum.phase_ns[PHASE_LOCAL]),
+		.queue_us = to_us(s.sum.phase_ns[PHASE_QUEUE]),
+		.push_us = to_us(s.sum.phase_ns[PHASE_PUSH]),
+		.wait_us = to_us(s.sum.phase_ns[PHASE_WAIT]),
+		.sum_us = to_us(s.sum.phase_ns[PHASE_SUM]),
+		.pull_us = to_us(s.sum.phase_ns[PHASE_PULL]),
+		.last_member = s.sum.last_member,
+		.n_last = s.n_last};
+}
+
+uint32_t job_steps_totals(const struct agent *a, struct agent_job_steps ret[AGENT_STEP_JOBS])
+{
+	const struct job *job;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH (job, &a->jobs, link) {
+		if (n == AGENT_STEP_JOBS)
+			break;
+		if (!job->steps.n_steps || !job_waits_are_known(job))
+			continue;
+		ret[n] = (struct agent_job_steps){
+			.id = job->id, .computing_ns = job->steps.computing_ns};
+		memcpy(ret[n].name, job->name, sizeof(ret[n].name));
+		memcpy(ret[n++].phase_ns, job->steps.total_ns, sizeof(ret[0].phase_ns));
+	}
+	return n;
+}
