@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/os/memfd.h"
@@ -154,7 +155,9 @@ int thread_new(struct net *net, struct member *member, const struct thread_confi
 	struct data_thread **ret, struct err_text *err)
 {
 	struct srv_env env = {
-		.segment = segment_create_registered, .fail = thread_report_job_failure};
+		.segment = segment_create_registered,
+		.clock_ns = clock_now_ns,
+		.fail = thread_report_job_failure};
 	struct data_thread *t = calloc(1, sizeof(*t));
 	char name[16];
 	int rc;

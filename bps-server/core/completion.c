@@ -85,11 +85,14 @@ static bool peer_is_on_same_host(const struct srv_peer *peer)
 void slot_publish_result(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
+	uint64_t sum_ns;
 
 	if (slot->state == SLOT_SUMMING) {
-		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
-				      core->stats.sum_ns / SUM_MEAN_OF;
-		slot->sum_us = arrivals_known_us(core->now_ns - slot->waited_until_ns);
+		/* The time of this turn is from before the last slice of the sum. */
+		sum_ns = (core->env.clock_ns ? core->env.clock_ns() : core->now_ns) -
+			 slot->complete_ns;
+		core->stats.sum_ns += sum_ns / SUM_MEAN_OF - core->stats.sum_ns / SUM_MEAN_OF;
+		slot->sum_us = arrivals_known_us(sum_ns);
 	}
 	FAILPOINT(SERVER_RESULT_DONE);
 	slot_set_state(core, slot, SLOT_DONE);

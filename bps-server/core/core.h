@@ -54,6 +54,9 @@ struct srv_env {
 	/* Allocate memory that peers may read (common/data/pool.h). The caller of srv_core_new
 	 * frees the memory after srv_core_free. */
 	pool_segment_fn segment;
+	/* Return the present time. Called at the end of each sum, because a slice of a sum may take
+	 * most of a turn. NULL: use the time of the turn. */
+	uint64_t (*clock_ns)(void);
 	/* Report to the scheduler that the job cannot continue. code: negative error code. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 };

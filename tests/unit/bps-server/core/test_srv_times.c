@@ -44,7 +44,7 @@ static void each_member_gets_its_own_wait_and_the_last_member(void **state)
 	world_free(w);
 }
 
-static void time_of_the_sum_begins_with_the_last_offer(void **state)
+static void time_of_the_sum_begins_when_the_last_bytes_are_there(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 
@@ -55,9 +55,9 @@ static void time_of_the_sum_begins_with_the_last_offer(void **state)
 	tick(w, 4);
 	settle(w);
 	tick(w, 50); /* not part of the sum */
-	expect_times(w, 0, 1, 1, 1, 7000);
-	expect_times(w, 1, 1, 1, 12000, 7000);
-	expect_times(w, 2, 1, 1, 7000, 7000);
+	expect_times(w, 0, 1, 1, 1, 4000);
+	expect_times(w, 1, 1, 1, 12000, 4000);
+	expect_times(w, 2, 1, 1, 7000, 4000);
 	world_free(w);
 }
 
@@ -251,7 +251,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_member_gets_its_own_wait_and_the_last_member),
-		cmocka_unit_test(time_of_the_sum_begins_with_the_last_offer),
+		cmocka_unit_test(time_of_the_sum_begins_when_the_last_bytes_are_there),
 		cmocka_unit_test(each_use_of_a_slot_has_times_of_its_own),
 		cmocka_unit_test(repeated_offer_and_repeated_answer_keep_the_first_arrival),
 		cmocka_unit_test(times_begin_again_with_a_new_pgen),
