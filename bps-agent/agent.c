@@ -18,11 +18,13 @@
 #include "bps-agent/io/io_threads.h"
 #include "bps-agent/restore/handover_read.h"
 #include "bps-agent/steps/job_steps.h"
+#include "bps-agent/steps/trace.h"
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/no_server.h"
 #include "bps-agent/trainers/requests.h"
+#include "bps-agent/trainers/roster.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 #include "bps-agent/trainers/waits_report.h"
@@ -354,6 +356,75 @@ static void waits_collect_report(void *arg)
 		return;
 	json_decref(q->jobs);
 	free(q);
+}
+
+/* ---- traces ---- */
+
+struct trace_question {
+	struct agent *agent;
+	struct loop *control;
+	void (*done)(void *arg, int fd);
+	void *arg;
+	char job[CTL_JOB_NAME_MAX + 1];
+	int fd; /* the trace, or a negative error code */
+};
+
+/* Pass the trace to the caller of agent_request_trace. Runs on the control loop. */
+static void trace_return(void *arg)
+{
+	struct trace_question *q = arg;
+
+	q->done(q->arg, q->fd);
+	free(q);
+}
+
+static void on_trace_made(void *arg, int fd)
+{
+	struct trace_question *q = arg;
+
+	q->fd = fd;
+	if (loop_post(q->control, trace_return, q) == 0)
+		return;
+	if (fd >= 0)
+		close(fd);
+	free(q);
+}
+
+static void trace_answer_question(void *arg)
+{
+	struct trace_question *q = arg;
+	const struct round_choice all = {0};
+	struct job *job, *found = NULL;
+	int rc = BPS_ENOTFOUND;
+	size_t n_hosts;
+	char **hosts;
+
+	/* a job that has ended may have the name of one that runs */
+	TAILQ_FOREACH (job, &q->agent->jobs, link)
+		if (strcmp(job->name, q->job) == 0 && (!found || found->state == JOB_ENDED))
+			found = job;
+	if (found) {
+		hosts = roster_copy_hosts(found, &n_hosts);
+		rc = trace_start(found, &all, hosts, n_hosts, on_trace_made, q);
+	}
+	if (rc < 0)
+		on_trace_made(q, rc);
+}
+
+int agent_request_trace(struct agent *a, struct loop *control, const char *job,
+	void (*done)(void *arg, int fd), void *arg)
+{
+	struct trace_question *q = calloc(1, sizeof(*q));
+	int rc;
+
+	if (!q)
+		return -ENOMEM;
+	*q = (struct trace_question){.agent = a, .control = control, .done = done, .arg = arg};
+	snprintf(q->job, sizeof(q->job), "%s", job);
+	rc = dataloop_post(a->loop, trace_answer_question, q);
+	if (rc < 0)
+		free(q);
+	return rc;
 }
 
 struct carriers_event {

@@ -57,6 +57,12 @@ void agent_read_figures(struct agent *a, struct agent_figures *ret);
  * queue is full; -ENOMEM. */
 int agent_request_waits_report(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
+/* Request the trace of the job with this name (steps/trace.h). The control loop calls `done` as for
+ * agent_request_waits_report. fd: a memory file, which `done` closes, or a negative error code:
+ * BPS_ENOTFOUND: there is no such job; -EBUSY: its trace is being written; -ENOMEM. Thread: the
+ * control thread. Errors: -EAGAIN, -ENOMEM. */
+int agent_request_trace(struct agent *a, struct loop *control, const char *job,
+	void (*done)(void *arg, int fd), void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */
 void agent_read_quotas(struct agent *a, struct quota_view *ret);
 #endif

@@ -546,6 +546,31 @@ static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
 				   : "this agent has not joined a cluster yet"));
 }
 
+static void on_trace(void *arg, int fd)
+{
+	struct httpd_request *req = arg;
+
+	if (fd >= 0)
+		httpd_reply_file_and_free(req, fd);
+	else
+		httpd_reply_and_free(req, fd == BPS_ENOTFOUND ? 404 : 503,
+			json_pack("{s:i, s:s}", "schema", 1, "error",
+				fd == BPS_ENOTFOUND ? "this agent has no such job"
+				: fd == -EBUSY ? "a trace of this job is being written; try again"
+					       : "the agent cannot write the trace"));
+}
+
+/* Answer with the trace of a job (steps/trace_file.h). */
+static void agent_http_trace(struct agent_app *app, struct httpd_request *req, const char *job)
+{
+	int rc = app->agent ? agent_request_trace(
+				      app->agent, app->node.daemon.loop, job, on_trace, req)
+			    : BPS_ENOTFOUND;
+
+	if (rc < 0)
+		on_trace(req, rc);
+}
+
 static void servers_append_peer(void *ctx, const struct member_peer *p)
 {
 	if (p->state == PEER_UP)
@@ -573,8 +598,13 @@ static void agent_http_status(void *arg, struct httpd_request *req)
 	struct node_health health = app_read_health(app, &f);
 	json_t *root = node_status_to_json(&app->node, "agent", &health);
 	struct quota_view quotas;
-	char wanted[8];
+	char wanted[8], traced[CTL_JOB_NAME_MAX + 1];
 
+	if (httpd_read_query_parameter(req, "trace", traced, sizeof(traced))) {
+		json_decref(root);
+		agent_http_trace(app, req, traced);
+		return;
+	}
 	if (httpd_read_query_parameter(req, "waits", wanted, sizeof(wanted))) {
 		json_decref(root);
 		agent_http_waits(app, req);

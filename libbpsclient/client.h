@@ -28,6 +28,7 @@
 #include "common/local/local.h"
 #include "common/wire/ctlmsg.h"
 #include "libbpsclient/options.h"
+#include "libbpsclient/base/trace_plan.h"
 #include "libbpsclient/session.h"
 
 #define CLIENT_BUCKETS     1024
@@ -100,6 +101,7 @@ struct bps {
 	 * ring_mutex. */
 	bool is_at_barrier;
 	int32_t root;
+	struct trace_plan trace;
 
 	struct client_gpu *gpu; /* connection to the executor; NULL until bps_gpu_open */
 
@@ -118,6 +120,9 @@ struct bps {
  * client_check_own accepts a suspended job. */
 int client_check_is_open(const struct bps *b);
 int client_check_own(const struct bps *b);
+/* Write the trace that environment variables request (base/trace_plan.h), unless that has happened.
+ * A failure is a warning. */
+void trace_write_planned(struct bps *b);
 /* Join the job of b->options, and set rank, size and the other fields that depend on the job. No
  * other thread may use b yet. Errors: those of bps_open. */
 int client_join_job(struct bps *b);

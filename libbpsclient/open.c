@@ -149,6 +149,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		client_free(b);
 		return rc;
 	}
+	trace_plan_from_env(&b->trace, b->rank, b->local_rank);
 	if (bps_rank(b) == 0) /* one warning per job is enough, so rank 0 prints it */
 		pthread_once(&warned, ignored_variables_warn);
 	*ret = b;
@@ -165,8 +166,12 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc; /* this process is a forked child, and the job belongs to its parent */
 	FAILPOINT(CLIENT_CLOSE);
+	if (b->is_single)
+		trace_write_planned(b);
 	if (!b->is_single && !b->is_suspended) {
 		rc = session_failure(&b->session, last_error_text());
+		if (!rc)
+			trace_write_planned(b);
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());

@@ -150,6 +150,7 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	case LOCAL_PEOPLE:
 	case LOCAL_PASSED:
 	case LOCAL_TRAFFIC:
+	case LOCAL_TRACE:
 		return 0;
 	default:
 		return session_cut_connection(s, BPS_EPROTO, local_type_name(f->msg.type));

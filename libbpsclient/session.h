@@ -129,6 +129,10 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 /* Request the counters of the agent's network traffic, and write them to *ret. Errors: those of
  * session_workers; -EOPNOTSUPP if the agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
+/* Request a trace of the job's rounds on this machine. *ret_fd: a memory file with the trace, which
+ * the caller closes. Errors: those of session_traffic; -EBUSY, -ENOMEM from the agent. */
+int session_trace(
+	struct session *s, const struct local_ask_trace *ask, int *ret_fd, struct err_text *err);
 /* Note in the control page that a call begins or ends to wait for a round, so that the agent can
  * report where the time of steps goes. */
 void session_wait_begins(struct session *s);

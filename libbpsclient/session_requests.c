@@ -243,3 +243,26 @@ int session_traffic(struct session *s, struct local_traffic *ret, struct err_tex
 	session_free_answer_and_unlock(s, &f);
 	return 0;
 }
+
+int session_trace(
+	struct session *s, const struct local_ask_trace *ask, int *ret_fd, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_ASK_TRACE, .ask_trace = *ask};
+	struct local_frame f;
+	int rc;
+
+	rc = session_lock_and_request(s, &m, LOCAL_TRACE, s->options->timeout_ms,
+		"cannot get a trace of the rounds", &f, err);
+	if (rc < 0)
+		return rc;
+	if (f.msg.trace.code)
+		rc = err_set(err, local_code_from_wire(f.msg.trace.code, BPS_EPROTO), "trace: %s",
+			f.msg.trace.text);
+	else if (f.n_fds != 1)
+		rc = err_set(
+			err, BPS_EPROTO, "trace: the agent sent %u descriptors, not 1", f.n_fds);
+	else
+		*ret_fd = frame_detach_fd(&f, 0);
+	session_free_answer_and_unlock(s, &f);
+	return rc;
+}

@@ -138,6 +138,8 @@ static int wait_and_settle(struct bps_tensor *t, uint64_t deadline_ns, uint32_t 
 	if (rc < 0)
 		return rc;
 	FAILPOINT(CLIENT_WAITED);
+	if (t->round > t->b->trace.due_round)
+		trace_write_planned(t->b);
 	return tensor_deliver_result(t);
 }
 

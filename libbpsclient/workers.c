@@ -1,11 +1,13 @@
 /* Functions that fetch information from the agent. bps_workers(3) fetches the list of the job's
- * workers, in several pages. bps_traffic(3) fetches the agent's network traffic. The library stores
- * none of this information. Thread: any. */
+ * workers, in several pages. bps_traffic(3) fetches the agent's network traffic, and bps_trace(3) a
+ * trace of the last rounds. The library stores none of this information. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
@@ -97,6 +99,47 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	ret->sent_bytes = traffic.sent_bytes;
 	ret->received_bytes = traffic.received_bytes;
 	return 0;
+}
+
+static int client_write_trace(struct bps *b, const char *path, const struct local_ask_trace *ask)
+{
+	int fd = -1, rc = 0;
+
+	/* a job of one worker has no agent, and its trace has no rounds */
+	if (!b->is_single)
+		rc = session_trace(&b->session, ask, &fd, last_error_text());
+	if (rc < 0)
+		return rc;
+	rc = trace_file_save(path, fd);
+	if (fd >= 0)
+		close(fd);
+	return rc < 0 ? last_error_set(
+				rc, "trace: cannot write the file '%s': %s", path, strerror(-rc))
+		      : 0;
+}
+
+int bps_trace(struct bps *b, const char *path, uint64_t since_ns)
+{
+	const struct local_ask_trace ask = {.since_ns = since_ns};
+	int rc = client_check_is_open(b);
+
+	if (rc == 0 && (!path || !*path))
+		rc = last_error_set(-EINVAL, "trace: the path is missing");
+	return rc < 0 ? rc : client_write_trace(b, path, &ask);
+}
+
+void trace_write_planned(struct bps *b)
+{
+	struct trace_plan *plan = &b->trace;
+
+	/* Other threads may come here for the same round. */
+	if (!*plan->path || atomic_exchange(&plan->is_written, true))
+		return;
+	trace_plan_make_folder(plan);
+	/* The next call that fails replaces the text of this error. */
+	if (client_write_trace(b, plan->path, &plan->ask) < 0)
+		fprintf(stderr, "libbpsclient: warning: no trace is written: %s\n",
+			bps_last_error());
 }
 
 /* Return the tensor whose sum has the values of t's last round. The result is t itself, or t's

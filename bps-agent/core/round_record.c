@@ -84,6 +84,5 @@ void agt_tensor_round_complete(struct agt_tensor *t)
 	if (r->done_us < r->offered_us)
 		r->done_us = r->offered_us;
 	r->tensor = t->id;
-	r->bytes = shape_bytes(&t->shape);
 	core->env.record(core->env.ctx, t->user, r);
 }

@@ -26,8 +26,11 @@ enum round_phase {
 
 struct round_record {
 	uint64_t began_ns; /* first local submission, by clock_now_ns */
-	uint64_t round, bytes;
+	uint64_t round;
 	uint32_t tensor;
+	/* Longest wait of a worker that the end of this round ended, since the end of the round
+	 * before that it waited for. Set by the owner of the core. */
+	uint32_t waited_us;
 	uint32_t part, server; /* the partition that landed last, and its server; CTL_NO_ID: none */
 	/* Times after began_ns, in microseconds: last local submission, first contribution, offer
 	 * of the sum that landed last, end of the round. Each is at least as large as the one

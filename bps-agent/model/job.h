@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "bps-agent/core/round_log.h"
 #include "bps-agent/core/step_log.h"
 #include "bps-agent/memory/arena.h"
 #include "common/wire/ctlmsg.h"
@@ -57,6 +58,8 @@ struct job {
 	bool *has_finished;         /* indexed by local worker: it has called bps_close */
 	struct agt_job *core;
 	struct step_log steps;
+	struct round_log rounds;
+	bool is_traced;                 /* a trace of the job is being written */
 	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has sent JOB for this job since the last reconnect */

@@ -46,10 +46,16 @@ void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t n
 			&job->steps, round, now_ns, job_waited_ns(job, now_ns), job->n_workers);
 }
 
+static uint32_t to_us(uint64_t ns)
+{
+	return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
+}
+
 void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record *record)
 {
 	struct job *job = ((struct tensor *)tensor_user)->job;
 	uint64_t now_ns = record->began_ns + UINT64_C(1000) * record->done_us;
+	struct round_record kept = *record;
 
 	(void)ctx;
 	for (uint32_t w = 0; w < job->n_workers; w++) {
@@ -62,12 +68,10 @@ void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record
 			from_ns = t->divided_until_ns;
 		t->divided_until_ns = now_ns;
 		step_log_divide_wait(&job->steps, record, from_ns);
+		if (to_us(now_ns - from_ns) > kept.waited_us)
+			kept.waited_us = to_us(now_ns - from_ns);
 	}
-}
-
-static uint32_t to_us(uint64_t ns)
-{
-	return ns / 1000 < UINT32_MAX ? (uint32_t)(ns / 1000) : UINT32_MAX;
+	round_log_add(&job->rounds, &kept);
 }
 
 void job_steps_report(const struct job *job, struct ctl_steps *ret)

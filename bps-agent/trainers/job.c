@@ -93,6 +93,7 @@ void job_free_keep_records(struct job *job)
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_account_release(job->quota);
 	roster_free(job);
+	round_log_free(&job->rounds);
 	ledger_free(job->ledger);
 	free(job->ranks);
 	free(job->by_worker);

@@ -1,6 +1,11 @@
 /* Dispatches the requests of trainers to the files that serve them. Thread: the data thread. */
 #include "bps-agent/trainers/requests.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "bps-agent/steps/trace.h"
 #include "bps-agent/trainers/barrier.h"
 #include "bps-agent/trainers/declare.h"
 #include "bps-agent/trainers/hello.h"
@@ -24,6 +29,62 @@ static void trainer_send_traffic(struct trainer *t, uint32_t seq)
 	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
 	m.traffic.received_bytes = net.rx_bytes;
 	trainer_send_message(t, &m, NULL, 0);
+}
+
+/* A trainer's request for a trace. The trainer is held until the trace is ready. */
+struct trace_request {
+	struct trainer *trainer;
+	uint32_t seq;
+};
+
+/* fd: a memory file with the trace, or a negative error code. */
+static void trainer_send_trace(struct trainer *t, uint32_t seq, int fd)
+{
+	struct local_msg m = {.type = LOCAL_TRACE, .seq = seq, .trace = {.text = ""}};
+
+	if (fd < 0)
+		m.trace = (struct local_text){.code = (uint32_t)-fd,
+			.text = fd == -EBUSY ? "a trace of this job is being written; try again"
+					     : "the agent cannot write the trace"};
+	trainer_send_message(t, &m, &fd, fd < 0 ? 0 : 1);
+}
+
+static void on_trace_ready(void *arg, int fd)
+{
+	struct trace_request *r = arg;
+	struct trainer *t = r->trainer;
+
+	if (t->state != TRAINER_GONE) {
+		trainer_send_trace(t, r->seq, fd);
+		trainer_answered(t);
+		trainer_set_held(t, false);
+	}
+	if (fd >= 0)
+		close(fd);
+	trainer_unref(t);
+	free(r);
+}
+
+static void on_trace_request(struct trainer *t, uint32_t seq, const struct local_ask_trace *ask)
+{
+	const struct round_choice choice = {ask->since_ns, ask->first_round, ask->last_round};
+	struct trace_request *r = malloc(sizeof(*r));
+	size_t n_hosts;
+	char **hosts;
+	int rc = -ENOMEM;
+
+	if (r) {
+		*r = (struct trace_request){t, seq};
+		hosts = roster_copy_hosts(t->job, &n_hosts);
+		rc = trace_start(t->job, &choice, hosts, n_hosts, on_trace_ready, r);
+	}
+	if (rc == 0) {
+		trainer_ref(t);
+		trainer_set_held(t, true);
+		return;
+	}
+	free(r);
+	trainer_send_trace(t, seq, rc);
 }
 
 static void on_trainer_message(struct trainer *t, const struct local_msg *m, void **mem)
@@ -56,6 +117,9 @@ static void on_trainer_message(struct trainer *t, const struct local_msg *m, voi
 		break;
 	case LOCAL_ASK_TRAFFIC:
 		trainer_send_traffic(t, m->seq);
+		break;
+	case LOCAL_ASK_TRACE:
+		on_trace_request(t, m->seq, &m->ask_trace);
 		break;
 	default:
 		trainer_disconnect(t, true,

@@ -24,6 +24,7 @@ struct roster_worker {
 struct roster {
 	uint64_t view, border_barrier;
 	struct roster_machine *machines; /* indexed by member number */
+	uint32_t n_machines;
 	uint32_t n_workers;
 	struct roster_worker workers[]; /* sorted by rank */
 };
@@ -62,6 +63,7 @@ int roster_update(struct job *job, const struct ctl_job *m)
 	p->view = m->view;
 	p->border_barrier = m->border_barrier;
 	p->n_workers = n;
+	p->n_machines = m->n_members;
 	for (uint32_t i = 0; i < m->n_members; i++) {
 		const struct ctl_job_member *cm = &m->members[i];
 
@@ -132,4 +134,19 @@ void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_a
 			.why = machine->why};
 	}
 	trainer_send_message(t, &m, NULL, 0);
+}
+
+char **roster_copy_hosts(const struct job *job, size_t *ret_n)
+{
+	const struct roster *p = job->roster;
+	char **hosts = p ? calloc(p->n_machines, sizeof(*hosts)) : NULL;
+
+	*ret_n = 0;
+	for (uint32_t i = 0; hosts && i < p->n_machines; i++) {
+		hosts[i] = strdup(p->machines[i].host);
+		if (!hosts[i])
+			break;
+		++*ret_n;
+	}
+	return hosts;
 }

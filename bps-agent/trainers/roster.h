@@ -16,6 +16,9 @@ void roster_newcomers(
 bool roster_is_new(const struct job *job, uint32_t rank);
 /* Answer the message ASK, in which a trainer requests the members of its job. */
 void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_ask *q);
+/* Copy the names of the machines, by member number. Owns: the caller frees the array and its
+ * strings. Returns NULL if there is no memory or the job has no list; *ret_n is then 0. */
+char **roster_copy_hosts(const struct job *job, size_t *ret_n);
 /* Free the list. Called when the job is freed. */
 void roster_free(struct job *job);
 #endif

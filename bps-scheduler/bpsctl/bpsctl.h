@@ -70,10 +70,11 @@ struct document_view {
 	int (*screen)(FILE *out, json_t *root);
 };
 extern const struct document_view view_status, view_servers, view_agents, view_jobs, view_job,
-	view_why_stuck, view_check;
+	view_advice, view_why_stuck, view_check;
 int cmd_show_document(const struct document_view *v, const struct bpsctl_opts *o, const char *arg);
 int cmd_top(const struct bpsctl_opts *o, const char *arg);
 int cmd_agent(const struct bpsctl_opts *o, const char *arg);
+int cmd_trace(const struct bpsctl_opts *o, const char *arg);
 int cmd_explain(const struct bpsctl_opts *o, const char *arg);
 int cmd_version(const struct bpsctl_opts *o, const char *arg);
 

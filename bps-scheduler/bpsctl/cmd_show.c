@@ -1,8 +1,10 @@
 /* Commands of bpsctl that show one document, once or repeatedly with --watch. fetch.c fetches the
  * documents and screen_*.c format them. One thread. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
@@ -87,6 +89,7 @@ const struct document_view view_servers = {fetch_servers, screen_servers};
 const struct document_view view_agents = {fetch_agents, screen_agents};
 const struct document_view view_jobs = {fetch_jobs, screen_jobs};
 const struct document_view view_job = {fetch_job, screen_job};
+const struct document_view view_advice = {fetch_advice, screen_advice};
 const struct document_view view_why_stuck = {fetch_stuck, screen_stuck};
 
 int cmd_top(const struct bpsctl_opts *o, const char *arg)
@@ -104,6 +107,38 @@ int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 	return cmd_show_document(
 		&(struct document_view){fetch_agent, o->topology ? screen_topology : screen_daemon},
 		o, arg);
+}
+
+int cmd_trace(const struct bpsctl_opts *o, const char *arg)
+{
+	char by_default[CTL_JOB_NAME_MAX + sizeof(".trace.json")], text[512];
+	const char *path = *o->more ? o->more : by_default;
+	struct err_text err = {""};
+	json_t *root = NULL;
+	uint64_t n, lost;
+	int rc;
+
+	snprintf(by_default, sizeof(by_default), "%s.trace.json", arg);
+	query_time_limit_set(false);
+	rc = fetch_trace(o, arg, &root, &err);
+	if (rc < 0)
+		return print_failure(rc, &err);
+	n = cell_num(json_object_get(root, "bps"), "records");
+	lost = cell_num(json_object_get(root, "bps"), "lost");
+	rc = json_dump_file(root, path, JSON_COMPACT | JSON_REAL_PRECISION(15));
+	json_decref(root);
+	if (rc < 0) {
+		snprintf(text, sizeof(text), "cannot write the file '%.300s': %s", path,
+			strerror(errno));
+		return print_error_line(text, EXIT_ERR);
+	}
+	snprintf(text, sizeof(text),
+		"wrote %" PRIu64 " rounds to %.300s (%" PRIu64
+		" earlier ones are not kept): open it in https://ui.perfetto.dev",
+		n, path, lost);
+	return print_answer(o, text,
+		json_pack("{s:i, s:s, s:I, s:I}", "schema", 1, "file", path, "records",
+			(json_int_t)n, "lost", (json_int_t)lost));
 }
 
 static int view_fetch_checks(

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/bpsctl/advice/advice.h"
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
@@ -21,6 +22,8 @@
 /* time limit for the scheduler if an agent may have to be queried afterwards */
 #define STUCK_MS 1500
 #define AGENT_MS 350
+/* Time limit for a trace, which has up to some megabytes */
+#define TRACE_MS 5000
 #define JOBS_MAX 32 /* largest number of jobs whose details are requested at once */
 /* An agent that has been down for longer than this time in seconds is not listed as missing. The
  * scheduler's AGENT_DOWN has the same limit. */
@@ -409,6 +412,39 @@ int fetch_agent(const struct bpsctl_opts *o, const char *arg, json_t **ret, stru
 	json_decref(*ret);
 	*ret = NULL;
 	return -EINVAL;
+}
+
+int fetch_advice(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	json_t *job = NULL, *cluster = NULL;
+	int rc = fetch_job(o, arg, &job, err);
+
+	if (rc == 0)
+		rc = fetch_path(&o->scheduler_http, "/status", &cluster, err);
+	if (rc == 0)
+		*ret = advice_about_job(job, cluster);
+	json_decref(job);
+	json_decref(cluster);
+	return rc < 0 || *ret ? rc : err_set(err, -ENOMEM, "out of memory");
+}
+
+int fetch_trace(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
+	int rc;
+
+	if (!http_escape(arg, escaped, sizeof(escaped)))
+		return err_set(
+			err, BPS_ENOTFOUND, "there is no such job: the name is too long for a job");
+	snprintf(path, sizeof(path), "/status?trace=%s", escaped);
+	rc = fetch_path_within_ms(&o->agent_http, path, TRACE_MS, ret, err);
+	if (rc < 0 || json_is_array(json_object_get(*ret, "traceEvents")))
+		return rc;
+	json_decref(*ret);
+	return err_set(err, -EINVAL,
+		"the daemon at %.80s:%u is not an agent (--agent-http sets the address of this "
+		"host's agent)",
+		o->agent_http.host, o->agent_http.port);
 }
 
 static int stuck_of_scheduler(

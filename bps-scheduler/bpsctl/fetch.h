@@ -61,6 +61,14 @@ int fetch_stuck(const struct bpsctl_opts *o, const char *arg, json_t **ret, stru
  * o->topology, the document includes the GPUs of the agent's machine. */
 int fetch_agent(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
+/* Fetch the documents of the job `arg` and of the cluster, and compare them
+ * (bps-scheduler/bpsctl/advice/advice.h). */
+int fetch_advice(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+
+/* Fetch the trace of the job `arg` on this host from the host's agent
+ * (bps-agent/steps/trace_file.h). */
+int fetch_trace(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+
 /* Fetch the document of the job `arg`. */
 int fetch_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 #endif

@@ -95,6 +95,12 @@ static const struct bpsctl_command commands[] = {
 		&view_job},
 	{"job kill", "NAME", NULL, "end a job; --reason TEXT is shown to its workers",
 		.run = cmd_job_kill},
+	{"advise", "NAME", NULL, "what would make the steps of a job shorter, and by how much",
+		.view = &view_advice},
+	{"trace", "NAME", "[FILE]",
+		"write the last rounds of a job on this host to FILE (NAME.trace.json), for "
+		"https://ui.perfetto.dev",
+		.run = cmd_trace},
 	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and the missing workers",
 		NULL, &view_why_stuck},
 	{"events", NULL, NULL, "recent events; --since 10min; -f prints new events, too",

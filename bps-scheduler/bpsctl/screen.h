@@ -27,6 +27,9 @@ int screen_topology(FILE *out, json_t *root);
  * answer, 2 if the job has failed. */
 int screen_job(FILE *out, json_t *root);
 
+/* Show what would make the steps of a job shorter. Returns 1 if that is not known. */
+int screen_advice(FILE *out, json_t *root);
+
 /* Show full tables. Returns 1 if an entry has a problem. */
 int screen_servers(FILE *out, json_t *root);
 int screen_agents(FILE *out, json_t *root);

@@ -267,3 +267,29 @@ int screen_job(FILE *out, json_t *root)
 	print_worker_table(out, workers);
 	return screen_job_exit_code(root);
 }
+
+int screen_advice(FILE *out, json_t *root)
+{
+	json_t *job = json_object_get(root, "job"), *steps = json_object_get(root, "steps"), *f;
+	double length_s = cell_sec(steps, "length_s"), gain_s;
+	size_t i;
+
+	fprintf(out, "job %.40s", cell_str(job, "name").s);
+	if (length_s > 0)
+		fprintf(out, ": step %.1f ms, exposed %.1f ms (%.1f %%)", 1e3 * length_s,
+			1e3 * cell_sec(steps, "exposed_s"),
+			100 * cell_sec(steps, "exposed_s") / length_s);
+	putc('\n', out);
+	json_array_foreach (json_object_get(root, "findings"), i, f) {
+		char head[24];
+
+		snprintf(head, sizeof(head), "%zu. ", i + 1);
+		cell_wrapped_key(out, head, f, "text");
+		cell_wrapped_key(out, "   -> ", f, "next");
+		gain_s = cell_sec(f, "gain_s");
+		if (gain_s > 0 && length_s > 0)
+			fprintf(out, "   gain: up to %.1f ms a step (%.0f %%)\n", 1e3 * gain_s,
+				100 * gain_s / length_s);
+	}
+	return length_s > 0 ? 0 : 1;
+}

@@ -158,6 +158,7 @@ static json_t *member_status_json(const struct sched_core *c, const struct statu
 			"connections", (json_int_t)m->beat.same_host_connections, "received_bytes",
 			(json_int_t)m->beat.same_host_bytes));
 	status_put_num(o, "trainers", m->beat.trainers);
+	status_put_num(o, "busy_percent", m->beat.busy_percent);
 	status_put_num(o, "partitions", n_parts);
 	status_put_sec(o, "rx_bytes_s", m->rate.rx_bytes_s);
 	status_put_sec(o, "tx_bytes_s", m->rate.tx_bytes_s);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -297,6 +299,28 @@ void httpd_reply_and_free(struct httpd_request *r, int code, json_t *root)
 	if (req)
 		http_reply_json(req, code, root);
 	json_decref(root);
+	http_request_free(r);
+}
+
+void httpd_reply_file_and_free(struct httpd_request *r, int fd)
+{
+	struct evhttp_request *req = http_request_detach(r);
+	struct evbuffer *body = req ? evbuffer_new() : NULL;
+	struct stat st;
+
+	/* evbuffer_add_file closes the descriptor when the body has been sent */
+	if (body && fstat(fd, &st) == 0 && evbuffer_add_file(body, fd, 0, st.st_size) == 0) {
+		fd = -1;
+		evhttp_add_header(
+			evhttp_request_get_output_headers(req), "Content-Type", JSON_TYPE);
+		evhttp_send_reply(req, HTTP_OK, NULL, body);
+	} else if (req) {
+		http_reply_json(req, HTTP_INTERNAL, NULL);
+	}
+	if (fd >= 0)
+		close(fd);
+	if (body)
+		evbuffer_free(body);
 	http_request_free(r);
 }
 

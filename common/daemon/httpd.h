@@ -71,6 +71,10 @@ uint16_t httpd_port(const struct httpd *h);
  * Owns: takes the reference to root. */
 void httpd_reply_and_free(struct httpd_request *req, int code, json_t *root);
 
+/* Answer a status request with a file that holds a JSON document, and free the request. fd: the
+ * file, which the function closes. */
+void httpd_reply_file_and_free(struct httpd_request *req, int fd);
+
 /* Copy the value of a query parameter of a status request to buf. name: the name of the parameter.
  * For example, in /status?verbose=1 the parameter "verbose" has the value "1". Returns false if the
  * parameter is missing or its value does not fit into buf. Also returns false if the client has

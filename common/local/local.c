@@ -344,6 +344,11 @@ static const struct field people_fields[] = {
 	FIELD_U32_(local_people, n_all),
 	FIELD_LIST_(local_people, people, LOCAL_PEOPLE_MAX, &person_layout),
 };
+static const struct field ask_trace_fields[] = {
+	FIELD_U64_(local_ask_trace, since_ns),
+	FIELD_U64_(local_ask_trace, first_round),
+	FIELD_U64_(local_ask_trace, last_round),
+};
 static const struct field barrier_fields[] = {
 	FIELD_U64_(local_barrier, number),
 };
@@ -388,6 +393,8 @@ static const struct local_row rows[LOCAL_TYPE_END] = {
 	[LOCAL_PASSED] = {"PASSED", LAYOUT_(local_passed, passed_fields)},
 	[LOCAL_ASK_TRAFFIC] = {"ASK_TRAFFIC", LAYOUT_(local_none, none_fields)},
 	[LOCAL_TRAFFIC] = {"TRAFFIC", LAYOUT_(local_traffic, traffic_fields)},
+	[LOCAL_ASK_TRACE] = {"ASK_TRACE", LAYOUT_(local_ask_trace, ask_trace_fields)},
+	[LOCAL_TRACE] = {"TRACE", LAYOUT_(local_text, text_fields)},
 };
 
 bool local_is_sealed(int fd)

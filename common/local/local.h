@@ -191,8 +191,9 @@ bool local_is_awaited(struct local_control *c, uint32_t sq_entries, uint32_t ten
 int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t seen,
 	uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC. Agent to
- * trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC. A frame is
+/* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC ASK_TRACE.
+ * Agent to trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC TRACE.
+ * A frame is
  * u16 type, u16 0, u32 seq, then the struct, encoded by common/wire/codec.h. An answer has the seq
  * of its request. A seq may be 0. */
 enum local_type {
@@ -222,6 +223,10 @@ enum local_type {
 	LOCAL_PASSED,      /* answer to BARRIER after all workers sent BARRIER or the job failed */
 	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answer to ASK_TRAFFIC */
+	LOCAL_ASK_TRACE,   /* requests a trace of the job's last rounds on this machine */
+	/* Answer to ASK_TRACE. The message carries the descriptor of a memory file with the trace,
+	 * or the code and text of an error */
+	LOCAL_TRACE,
 	LOCAL_TYPE_END
 };
 
@@ -351,6 +356,11 @@ struct local_traffic {     /* network traffic of the agent, for all its jobs */
 	uint64_t sent_bytes, received_bytes;
 };
 
+/* Rounds that a trace shows; see struct round_choice of the agent. Zeros: all that are kept. */
+struct local_ask_trace {
+	uint64_t since_ns, first_round, last_round;
+};
+
 struct local_barrier {
 	/* Number of this barrier: 1 more than the number of the last barrier that the worker has
 	 * passed */
@@ -397,6 +407,8 @@ struct local_msg {
 		struct local_barrier barrier;
 		struct local_passed passed;
 		struct local_traffic traffic;
+		struct local_ask_trace ask_trace;
+		struct local_text trace;
 	};
 };
 

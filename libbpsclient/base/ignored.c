@@ -26,9 +26,6 @@ enum kind {
 #define ASYNC                                                                                      \
 	"sums are synchronous; unset it, and set BPS_BACKUP if rounds should not wait for late "   \
 	"machines"
-#define TRACE                                                                                      \
-	"no timeline is written; unset it, and use bpsctl job NAME, bps-bench --replay or the "    \
-	"framework's profiler"
 #define NETWORK "the agent exchanges the data; unset it, and set 'provider' or 'listen' in bps.conf"
 #define START                                                                                      \
 	"this process does not take its rank from horovodrun; unset it, and start the script "     \
@@ -46,7 +43,6 @@ static const struct {
 	const char *advice;
 } ignored[] = {
 	{"BYTEPS_ENABLE_ASYNC", SWITCH, ASYNC},
-	{"BYTEPS_TRACE_ON", SWITCH, TRACE},
 	{"BYTEPS_SCHEDULING_CREDIT", SWITCH,
 		"priorities are always used; unset it, and set 'peer-window' in bps.conf of the "
 		"servers"},
@@ -71,7 +67,6 @@ static const struct {
 		"no values are printed; unset it, and print the input and output of the tensor"},
 	{"DMLC_ENABLE_RDMA", SWITCH, NETWORK},
 	{"DMLC_ENABLE_UCX", SWITCH, NETWORK},
-	{"HOROVOD_TIMELINE", VALUE, TRACE},
 	{"HOROVOD_AUTOTUNE", SWITCH,
 		"the scheduler chooses the size of partitions; unset it, and set "
 		"BPS_PARTITION_BYTES "

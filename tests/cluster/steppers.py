@@ -7,8 +7,20 @@ from pathlib import Path
 import bps
 
 
-def stepping(stop, progress, n_steps=24, computing=0.02, sleeper=None, extra=0.03, n_elems=20_000):
+def stepping(
+    stop,
+    progress,
+    n_steps=24,
+    computing=0.02,
+    sleeper=None,
+    extra=0.03,
+    n_elems=20_000,
+    trace=None,
+    trace_from=0,
+):
     """Run steps, then wait for the file `stop`. Rank `sleeper` computes longer in each step.
+
+    trace: file to which rank 0 writes a trace of the steps from number `trace_from` on.
 
     Return the mean length of the last ten complete steps, and of the waits in them, in seconds.
     """
@@ -16,6 +28,8 @@ def stepping(stop, progress, n_steps=24, computing=0.02, sleeper=None, extra=0.0
     with bps.open() as job:
         tensors = [job.declare(f"t{i}", "f32", n_elems) for i in range(3)]
         for step in range(n_steps):
+            if step == trace_from:
+                since = time.monotonic()
             time.sleep(computing + (extra if job.rank == sleeper else 0))
             starts.append(time.monotonic())
             for t in tensors:
@@ -26,6 +40,8 @@ def stepping(stop, progress, n_steps=24, computing=0.02, sleeper=None, extra=0.0
             waits.append(time.monotonic() - at)
             if job.rank == 0:
                 Path(progress).write_text(str(step + 1), encoding="ascii")
+        if trace and job.rank == 0:
+            job.trace(trace, since)
         while not os.path.exists(stop):
             time.sleep(0.01)
     return [(starts[-1] - starts[-11]) / 10, sum(waits[-11:-1]) / 10]

@@ -90,6 +90,9 @@ def test_every_word_prints_what_the_schema_says(cluster):
     ), d
     for name in ("digits", "stuck", "done"):
         validate(printed(c, "job", name), "job")
+        validate(printed(c, "advise", name), "advise")
+    agent = ("--agent-http", f"127.0.0.1:{c.agents[0].http}")
+    validate(printed(c, *agent, "trace", "digits", str(c.dir / "trace.json")), "trace")
     validate(printed(c, "why-stuck", "stuck"), "why-stuck")
     validate(printed(c, "explain"), "explain_all")
     validate(printed(c, "explain", "STRAGGLER"), "explain")

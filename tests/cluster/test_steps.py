@@ -8,16 +8,19 @@ PHASES = ("local_s", "queue_s", "push_s", "wait_s", "sum_s", "pull_s")
 
 
 def steps_of(c, workers, args):
-    """Run a job. Return the steps of the job and of each host, and what its workers measured."""
+    """Run a job. Return its steps, those of each machine, what its workers measured, and what
+    bpsctl says and advises."""
     stop = c.dir / "stop"
     started, _ = c.start_running("stepping", workers, dict(args, stop=str(stop)), after=23)
     answer = c.bpsctl("--json", "job", "job1")
     text = c.bpsctl("job", "job1").stdout
+    advice = c.bpsctl("--json", "advise", "job1").stdout
     stop.touch()
     measured = c.finish(started)
     doc = json.loads(answer.stdout)
-    print(text, measured)
-    return doc["steps"], {a["name"]: a["steps"] for a in doc["agents"]}, measured, text
+    print(text, advice, measured)
+    agents = {a["name"]: a["steps"] for a in doc["agents"]}
+    return doc["steps"], agents, measured, (text, json.loads(advice)["findings"])
 
 
 def adds_up(steps):
@@ -27,7 +30,7 @@ def adds_up(steps):
 
 def test_the_machine_that_computes_longer_is_named(cluster):
     c = cluster(agents=3, servers=2)
-    job, agents, measured, text = steps_of(c, 3, {"sleeper": 2})
+    job, agents, measured, (text, findings) = steps_of(c, 3, {"sleeper": 2})
     assert adds_up(job) and all(map(adds_up, agents.values()))
     slow, fast = agents["a2"], agents["a0"]
     assert fast["n"] == 10
@@ -40,6 +43,19 @@ def test_the_machine_that_computes_longer_is_named(cluster):
     assert slow["wait_s"] < 0.003, slow
     assert fast["last"]["agent"] == job["last"]["agent"] == "a2" and fast["n_last"] == 10
     assert job["worst"]["agent"] == "a2" and "computes longest" in text
+    assert findings[0]["code"] == "LATE_MACHINE" and "agent-host2 comes last" in findings[0]["text"]
+    _, _, faster, _ = steps_of(cluster(agents=3, servers=2), 3, {})
+    assert 0.85 < findings[0]["gain_s"] / (measured[0][0] - faster[0][0]) < 1.15
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_server_is_named(cluster, slow):
+    c = cluster(agents=2, servers=0)
+    for i in (0, 1, 2):
+        c.add_server(i, *(("--faults", "server.sum.start=sleep:20ms") if i == slow else ()))
+    job, _, _, (_, findings) = steps_of(c, 2, {"n_elems": 300_000})
+    assert adds_up(job) and job["sum_s"] > 0.015, job
+    assert findings[0]["code"] == "SLOW_SERVER" and f"server s{slow}" in findings[0]["text"]
 
 
 @pytest.mark.parametrize("sleeper", [0, 1])
@@ -50,3 +66,56 @@ def test_a_worker_that_is_late_on_its_own_machine_is_local(cluster, sleeper):
     # one of two workers waits for 30 ms, so the mean is 15 ms
     assert 0.8 < job["local_s"] / 0.015 < 1.2, job
     assert job["wait_s"] == 0 and job["last"] is None
+
+
+def slices(trace, category):
+    return [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == category]
+
+
+def assert_nested(trace):
+    """Check that the slices of each row follow each other or nest, as Perfetto demands."""
+    rows = {}
+    for e in trace["traceEvents"]:
+        if e["ph"] == "X":
+            begun = round(e["ts"] * 1000)
+            rows.setdefault(e["tid"], []).append((begun, -round(e["dur"] * 1000)))
+    for row in rows.values():
+        open_ends = []
+        for begun, minus in sorted(row):
+            while open_ends and open_ends[-1] <= begun:
+                open_ends.pop()
+            assert not open_ends or begun - minus <= open_ends[-1]
+            open_ends.append(begun - minus)
+
+
+def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
+    c = cluster(agents=2, servers=1)
+    stop, mine, whole = tmp_path / "stop", tmp_path / "mine.json", tmp_path / "whole.json"
+    args = {"sleeper": 1, "trace": str(mine), "trace_from": 14, "stop": str(stop)}
+    started, _ = c.start_running("stepping", 4, args, after=23)
+    out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", str(whole))
+    assert out.returncode == 0 and "wrote 72 rounds" in out.stdout, out
+    out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", "/no/file")
+    assert out.returncode != 0 and "cannot write the file '/no/file'" in out.stderr
+    stop.touch()
+    measured = c.finish(started)
+    a, b = (json.loads(f.read_text()) for f in (whole, mine))
+    assert b["bps"]["records"] == 30 and b["bps"]["lost"] == 0
+    for trace, n_steps in ((a, 24), (b, 10)):
+        assert_nested(trace)
+        steps, rounds = slices(trace, "step"), slices(trace, "round")
+        assert [s["name"] for s in steps] == [f"step {i}" for i in range(26 - n_steps, 24)]
+        assert len(rounds) == 3 * n_steps and {r["name"] for r in rounds} == {"t0", "t1", "t2"}
+        assert {r["args"]["server"] for r in rounds} == {"s0"}
+        assert {r["args"]["bytes"] for r in rounds} == {80_000}
+    # The first machine has ranks 0 and 1. A wait of the trace is the longer one of the two.
+    waits = [w for w in slices(b, "wait") if w["name"].startswith("t")]
+    waited = sum(w["dur"] for w in waits) / 1e6 / 10
+    assert 0.9 * measured[0][1] < waited < 1.1 * (measured[0][1] + measured[1][1])
+    assert any(e["name"] == "local" for e in slices(b, "wait"))
+    lengths = [s["dur"] / 1e6 for s in slices(b, "step")]
+    assert abs(sum(lengths) / len(lengths) - measured[0][0]) < 0.05 * measured[0][0]
+    out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "none", str(whole))
+    assert out.returncode != 0 and "no such job" in out.stderr
+    out = c.bpsctl("--agent-http", f"127.0.0.1:{c.scheduler.http}", "trace", "job1", str(whole))
+    assert out.returncode != 0 and "is not an agent" in out.stderr

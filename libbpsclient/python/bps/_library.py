@@ -290,6 +290,7 @@ def load() -> ctypes.CDLL:
         ("contributor_list", int_, [ptr, ptr, size_t]),
         ("tensor_info", int_, [ptr, ptr]),
         ("traffic", int_, [ptr, ptr]),
+        ("trace", int_, [ptr, str_, u64]),
         ("barrier", int_, [ptr, u32]),
         ("checkpoint_barrier", int_, [ptr, u32]),
         ("is_new", int_, [ptr]),

@@ -1,0 +1,31 @@
+#ifndef BPS_AGENT_CORE_ROUND_LOG_H
+#define BPS_AGENT_CORE_ROUND_LOG_H
+/* The records of a job's last rounds (bps-agent/core/round_record.h), in a ring of a fixed size.
+ * The memory, 1 MiB, is allocated for the first record. Thread: the data thread. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bps-agent/core/round_record.h"
+
+#define ROUND_LOG_ROOM 16384
+
+struct round_log {
+	struct round_record *of; /* NULL: no record was added, or there is no memory */
+	uint64_t n_added;
+};
+
+/* A choice of records. Zeros: all of them. */
+struct round_choice {
+	uint64_t since_ns; /* of rounds that began then or later, by CLOCK_MONOTONIC */
+	uint64_t first_round, last_round; /* 0: no limit */
+};
+
+/* Add a record. If there is no memory, the record is only counted. */
+void round_log_add(struct round_log *log, const struct round_record *record);
+/* Copy the chosen records, the oldest first. Returns NULL, and 0 in *ret_n, if there are none or
+ * there is no memory. *ret_n_lost: number of records that the ring does not have any more.
+ * Owns: the caller frees the array. */
+struct round_record *round_log_copy(const struct round_log *log, const struct round_choice *choice,
+	size_t *ret_n, uint64_t *ret_n_lost);
+void round_log_free(struct round_log *log);
+#endif

@@ -1,0 +1,168 @@
+/* Makes the trace of a job (trace.h). Thread: the data thread, unless a comment names another. */
+#include "bps-agent/steps/trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bps-agent/model/agent.h"
+#include "bps-agent/steps/trace_file.h"
+#include "common/base/clock.h"
+#include "common/data/shape.h"
+
+struct trace {
+	uv_work_t work;
+	struct agent *agent;
+	uint64_t job_number;
+	struct trace_content content;
+	char job[CTL_JOB_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+	int fd; /* the memory file, or a negative error code */
+	void (*done)(void *arg, int fd);
+	void *arg;
+};
+
+static void strings_free(char **strings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free(strings[i]);
+	free(strings);
+}
+
+static void trace_job_free(struct trace *t)
+{
+	struct trace_content *c = &t->content;
+
+	for (size_t i = 0; i < c->n_tensors; i++)
+		free(c->tensors[i].name);
+	for (size_t i = 0; i < c->n_servers; i++)
+		free(c->servers[i].name);
+	free(c->tensors);
+	free(c->servers);
+	free(c->records);
+	strings_free(c->hosts, c->n_hosts);
+	free(t);
+}
+
+/* Copy the names and sizes of the job's tensors. Errors: -ENOMEM. */
+static int trace_copy_tensors(struct trace_content *c, const struct job *job)
+{
+	const struct tensor *tensor;
+	size_t n = 0;
+
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		n++;
+	c->tensors = calloc(n + 1, sizeof(*c->tensors));
+	if (!c->tensors)
+		return -ENOMEM;
+	TAILQ_FOREACH (tensor, &job->tensors, link) {
+		struct trace_tensor *to = &c->tensors[c->n_tensors];
+
+		if (!tensor->core)
+			continue;
+		*to = (struct trace_tensor){.id = agt_tensor_id(tensor->core),
+			.name = strdup(tensor->name),
+			.bytes = shape_bytes(&tensor->shape)};
+		if (!to->name)
+			return -ENOMEM;
+		c->n_tensors++;
+	}
+	return 0;
+}
+
+/* Copy the names of the servers that the agent knows. Errors: -ENOMEM. */
+static int trace_copy_servers(struct trace_content *c, const struct agent *a)
+{
+	struct member_peer p;
+
+	c->servers = calloc(a->n_servers + 1, sizeof(*c->servers));
+	if (!c->servers)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < a->n_servers; i++) {
+		struct trace_server *to = &c->servers[c->n_servers];
+
+		if (member_find_peer(a->member, a->servers[i].id, &p) < 0)
+			continue;
+		*to = (struct trace_server){.id = p.id, .name = strdup(p.name)};
+		if (!to->name)
+			return -ENOMEM;
+		c->n_servers++;
+	}
+	return 0;
+}
+
+static int64_t realtime_offset_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)clock_now_ns();
+}
+
+/* Write the memory file. Thread: one of libuv's pool. */
+static void trace_run(uv_work_t *work)
+{
+	struct trace *t = work->data;
+	int fd = memfd_create("bps-trace", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
+	FILE *out = fd < 0 ? NULL : fdopen(dup(fd), "w");
+
+	rc = out ? trace_file_write(out, &t->content) : -errno;
+	if (out && fclose(out) != 0 && rc == 0)
+		rc = -errno;
+	if (rc < 0 && fd >= 0)
+		close(fd);
+	t->fd = rc < 0 ? rc : fd;
+}
+
+static void trace_over(uv_work_t *work, int status)
+{
+	struct trace *t = work->data;
+	struct job *job;
+
+	TAILQ_FOREACH (job, &t->agent->jobs, link)
+		if (job->number == t->job_number)
+			job->is_traced = false;
+	t->done(t->arg, status < 0 ? -ECANCELED : t->fd);
+	trace_job_free(t);
+}
+
+int trace_start(struct job *job, const struct round_choice *choice, char **hosts, size_t n_hosts,
+	void (*done)(void *arg, int fd), void *arg)
+{
+	struct agent *a = job->agent;
+	struct trace *t = job->is_traced ? NULL : calloc(1, sizeof(*t));
+	struct trace_content *c;
+	int rc = job->is_traced ? -EBUSY : -ENOMEM;
+
+	if (!t) {
+		strings_free(hosts, n_hosts);
+		return rc;
+	}
+	*t = (struct trace){.work = {.data = t},
+		.agent = a,
+		.job_number = job->number,
+		.done = done,
+		.arg = arg};
+	c = &t->content;
+	snprintf(t->job, sizeof(t->job), "%s", job->name);
+	snprintf(t->host, sizeof(t->host), "%s", a->cfg.host);
+	*c = (struct trace_content){.job = t->job,
+		.host = t->host,
+		.pid = (uint32_t)getpid(),
+		.epoch_ns = realtime_offset_ns(),
+		.hosts = hosts,
+		.n_hosts = n_hosts};
+	rc = trace_copy_tensors(c, job);
+	if (rc == 0)
+		rc = trace_copy_servers(c, a);
+	if (rc < 0) {
+		trace_job_free(t);
+		return rc;
+	}
+	c->records = round_log_copy(&job->rounds, choice, &c->n_records, &c->n_lost);
+	job->is_traced = true;
+	uv_queue_work(dataloop_uv(a->loop), &t->work, trace_run, trace_over);
+	return 0;
+}

@@ -1,0 +1,17 @@
+#ifndef BPS_AGENT_STEPS_TRACE_H
+#define BPS_AGENT_STEPS_TRACE_H
+/* Makes the trace of a job (trace_file.h) without holding up the data thread: this thread copies
+ * the records, and a thread of libuv's pool writes them to a memory file. */
+#include <stddef.h>
+
+#include "bps-agent/core/round_log.h"
+
+struct job;
+
+/* Owns: the function takes `hosts`, an array of n_hosts strings by member number, and frees it.
+ * Calls done(arg, fd) on the data thread, unless it returns an error. fd: a memory file with the
+ * trace, which `done` must close, or a negative error code. One trace of a job is written at a
+ * time. Errors: -EBUSY: one is being written; -ENOMEM. Thread: the data thread. */
+int trace_start(struct job *job, const struct round_choice *choice, char **hosts, size_t n_hosts,
+	void (*done)(void *arg, int fd), void *arg);
+#endif

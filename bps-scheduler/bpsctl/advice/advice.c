@@ -1,0 +1,336 @@
+/* Findings about a job's steps (advice.h). Each rule is one function, which appends at most one
+ * finding. */
+#include "bps-scheduler/bpsctl/advice/advice.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FINDINGS_MAX 3
+/* Shares of a step. If less than LITTLE is exposed, nothing helps. A part of the exposed time that
+ * takes less than WORTH of the step is not mentioned. */
+#define LITTLE 0.05
+#define WORTH  0.02
+/* A card is the limit if it needs at least this share of the exposed time for the bytes of a step,
+ * or if it is busy for this share of the step. */
+#define CARD_SHARE 0.7
+#define CARD_BUSY  0.85
+/* A server is slow if its sums take this many times the median's. */
+#define SLOW_SERVER 3.0
+#define SMALL_BYTES 16384
+/* Bytes of a value as f32 over its bytes as int8 with a scale for 256 values */
+#define INT8_RATIO (4.0 / (260.0 / 256))
+
+struct advice {
+	json_t *job, *cluster, *findings;
+	json_t *brief; /* job.job */
+	json_t *steps;
+	double length_s, exposed_s;
+};
+
+static double real_of(json_t *o, const char *key)
+{
+	double v = json_number_value(json_object_get(o, key));
+
+	return v > 0 ? v : 0;
+}
+
+static const char *text_of(json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "?";
+}
+
+static void add_finding(struct advice *a, const char *code, double gain_s, const char *next,
+	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+/* gain_s: negative: not known */
+static void add_finding(
+	struct advice *a, const char *code, double gain_s, const char *next, const char *fmt, ...)
+{
+	char text[400];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	json_array_append_new(
+		a->findings, json_pack("{s:s, s:s, s:s, s:o}", "code", code, "text", text, "next",
+				     next, "gain_s", gain_s < 0 ? json_null() : json_real(gain_s)));
+}
+
+/* Return the steps of the machine that takes longest in `phase`. */
+static json_t *machine_with_most(struct advice *a, const char *phase, json_t **ret_agent)
+{
+	json_t *agent, *best = NULL;
+	double most_s = -1;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
+		json_t *steps = json_object_get(agent, "steps");
+
+		if (!json_is_object(steps) || real_of(steps, phase) <= most_s)
+			continue;
+		most_s = real_of(steps, phase);
+		best = steps;
+		*ret_agent = agent;
+	}
+	return best;
+}
+
+/* ---- rules ---- */
+
+static void advise_on_late_machine(struct advice *a)
+{
+	json_t *last = json_object_get(a->steps, "last"), *agent;
+	double n = real_of(a->steps, "n"), n_machines = real_of(a->steps, "machines");
+	double wait_s = 0, share = n > 0 ? real_of(a->steps, "n_last") / n : 0;
+	unsigned n_others = 0;
+	size_t i;
+
+	if (!json_is_object(last) || n_machines < 2)
+		return;
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
+		json_t *steps = json_object_get(agent, "steps");
+
+		if (!json_is_object(steps) ||
+			strcmp(text_of(agent, "name"), text_of(last, "agent")) == 0)
+			continue;
+		wait_s += real_of(steps, "wait_s");
+		n_others++;
+	}
+	wait_s /= n_others ? n_others : 1;
+	/* the machine that is last names another one in its own steps, so leave its vote out */
+	share *= n_machines / (n_machines - 1);
+	if (share <= 0.5 + 1 / (2 * n_machines) || wait_s < WORTH * a->length_s)
+		return;
+	add_finding(a, "LATE_MACHINE", wait_s,
+		"look at that machine's load, clock and input files; backup machines (BPS_BACKUP) "
+		"let the others go on",
+		"%s comes last in %.0f %% of the steps, and the other machines wait %.1f ms for it",
+		text_of(last, "host"), 100 * (share < 1 ? share : 1), 1e3 * wait_s);
+}
+
+/* Find the member of the cluster with the name `name`. */
+static json_t *find_member(struct advice *a, const char *name)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
+		if (strcmp(text_of(m, "name"), name) == 0)
+			return m;
+	return NULL;
+}
+
+static bool job_uses_member(struct advice *a, json_t *m)
+{
+	json_t *agent;
+	size_t i;
+
+	if (strcmp(text_of(m, "role"), "server") == 0)
+		return real_of(m, "partitions") > 0;
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent)
+		if (strcmp(text_of(agent, "name"), text_of(m, "name")) == 0)
+			return true;
+	return false;
+}
+
+/* Return the seconds in which the member's card, at its full speed, carries the bytes of a step. The
+ * card carries both directions at once. */
+static double member_card_s(struct advice *a, json_t *m)
+{
+	double rate = real_of(m, "rx_bytes_s"), out = real_of(m, "tx_bytes_s");
+	double mbps = real_of(m, "nic_mbps");
+
+	rate = rate > out ? rate : out;
+	return mbps > 0 ? a->length_s * rate * 8 / (mbps * 1e6) : 0;
+}
+
+static void advise_on_card(struct advice *a)
+{
+	double moving_s = real_of(a->steps, "push_s") + real_of(a->steps, "pull_s"), card_s = 0;
+	json_t *m, *full = NULL;
+	bool is_server;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
+		if (job_uses_member(a, m) && member_card_s(a, m) > card_s) {
+			card_s = member_card_s(a, m);
+			full = m;
+		}
+	if (!full || moving_s < WORTH * a->length_s ||
+		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
+		return;
+	is_server = strcmp(text_of(full, "role"), "server") == 0;
+	/* Fewer bytes shorten the time of the card, and of this only what is exposed. */
+	add_finding(a, "FULL_CARD", (card_s < moving_s ? card_s : moving_s) * (1 - 1 / INT8_RATIO),
+		is_server ? "add servers (docs/guides/plan.md), or send fewer bytes: "
+			    "Compression.int8 (docs/guides/fewer-bytes.md)"
+			  : "send fewer bytes: Compression.int8 (docs/guides/fewer-bytes.md)",
+		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of a step, and "
+		"the "
+		"calls wait %.1f ms for the network",
+		text_of(full, "name"), real_of(full, "nic_mbps"), 1e3 * card_s, 1e3 * moving_s);
+}
+
+static int compare_reals(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* A server is compared with the median of all servers. A single server is compared with nothing. */
+static void advise_on_slow_server(struct advice *a)
+{
+	json_t *members = json_object_get(a->cluster, "members"), *m, *slow = NULL;
+	double *sums_s = calloc(json_array_size(members) + 1, sizeof(*sums_s)), most_s = 0;
+	double sum_s = real_of(a->steps, "sum_s"), median_s;
+	size_t i, n = 0;
+
+	json_array_foreach (members, i, m) {
+		if (!sums_s || strcmp(text_of(m, "role"), "server") != 0 || !job_uses_member(a, m))
+			continue;
+		sums_s[n++] = real_of(m, "sum_s");
+		if (real_of(m, "sum_s") > most_s) {
+			most_s = real_of(m, "sum_s");
+			slow = m;
+		}
+	}
+	if (n)
+		qsort(sums_s, n, sizeof(*sums_s), compare_reals);
+	median_s = n ? sums_s[(n - 1) / 2] : 0;
+	free(sums_s);
+	if (!slow || sum_s < WORTH * a->length_s)
+		return;
+	if (n > 1 && most_s > SLOW_SERVER * median_s)
+		add_finding(a, "SLOW_SERVER", sum_s * (1 - median_s / most_s),
+			"look at that server's load; `bpsctl drain` moves its partitions away",
+			"server %s takes %.1f ms for a sum, the median server %.1f ms",
+			text_of(slow, "name"), 1e3 * most_s, 1e3 * median_s);
+	else
+		add_finding(a, "SUMS", sum_s / 2, "add as many servers as there are now",
+			"the calls wait %.1f ms for the sums of the servers", 1e3 * sum_s);
+}
+
+static void advise_on_local(struct advice *a)
+{
+	json_t *agent = NULL, *steps = machine_with_most(a, "local_s", &agent);
+	double local_s = steps ? real_of(steps, "local_s") : 0;
+
+	if (local_s < WORTH * a->length_s || local_s < 0.1 * a->exposed_s)
+		return;
+	add_finding(a, "LOCAL", local_s,
+		"compare the workers of this machine: input files, processors, GPUs",
+		"the workers of %s wait %.1f ms for each other", text_of(agent, "host"),
+		1e3 * local_s);
+}
+
+static void advise_on_queue(struct advice *a)
+{
+	json_t *agent = NULL, *steps = machine_with_most(a, "queue_s", &agent), *m;
+	double queue_s = steps ? real_of(steps, "queue_s") : 0;
+	double tensors = real_of(a->brief, "tensors"), bytes = real_of(a->brief, "bytes");
+
+	if (queue_s < WORTH * a->length_s)
+		return;
+	if (tensors > 0 && bytes / tensors < SMALL_BYTES) {
+		add_finding(a, "SMALL_TENSORS", queue_s,
+			"let the front-end join small tensors: bucket_bytes of "
+			"DistributedOptimizer",
+			"the agent of %s needs %.1f ms to start on %.0f tensors of %.0f bytes on "
+			"average",
+			text_of(agent, "host"), 1e3 * queue_s, tensors, bytes / tensors);
+		return;
+	}
+	m = find_member(a, text_of(agent, "name"));
+	add_finding(a, "QUEUE", queue_s,
+		"give the agent more threads (`threads` in bps.conf), or raise job-inflight",
+		"contributions wait %.1f ms in the agent of %s, whose threads are busy for %.0f %%",
+		1e3 * queue_s, text_of(agent, "host"), real_of(m, "busy_percent"));
+}
+
+/* ---- */
+
+static int larger_gain_first(const void *a, const void *b)
+{
+	double x = real_of(*(json_t *const *)a, "gain_s"),
+	       y = real_of(*(json_t *const *)b, "gain_s");
+
+	return (x < y) - (x > y);
+}
+
+/* Return the findings with the largest gains, sorted. Takes the reference to `all`. */
+static json_t *best_findings(json_t *all)
+{
+	size_t n = json_array_size(all);
+	json_t **sorted = calloc(n + 1, sizeof(*sorted)), *list = json_array();
+
+	for (size_t i = 0; sorted && i < n; i++)
+		sorted[i] = json_array_get(all, i);
+	if (sorted)
+		qsort(sorted, n, sizeof(*sorted), larger_gain_first);
+	for (size_t i = 0; sorted && i < n && i < FINDINGS_MAX; i++)
+		json_array_append(list, sorted[i]);
+	free(sorted);
+	json_decref(all);
+	return list;
+}
+
+static void advise_on_unknown_steps(struct advice *a)
+{
+	add_finding(a, "NOT_KNOWN", -1,
+		"ask again when the job has done some steps; for GPUs use the framework's profiler",
+		"the agents do not know where the time of this job's steps goes: no step is "
+		"complete, or its tensors are in GPU memory");
+}
+
+static void advise_on_steps(struct advice *a)
+{
+	json_t *worst = json_object_get(a->steps, "worst");
+
+	if (a->exposed_s < LITTLE * a->length_s) {
+		add_finding(a, "COMPUTING", -1,
+			"make the computation faster; the network and the servers are no limit",
+			"only %.1f %% of a step is exposed communication; %s computes longest, "
+			"%.1f ms",
+			100 * a->exposed_s / a->length_s, text_of(worst, "host"),
+			1e3 * real_of(a->steps, "worst_computing_s"));
+		return;
+	}
+	advise_on_late_machine(a);
+	advise_on_card(a);
+	advise_on_slow_server(a);
+	advise_on_local(a);
+	advise_on_queue(a);
+	if (!json_array_size(a->findings))
+		add_finding(a, "SPREAD", -1,
+			"look at the columns of `bpsctl job`, or at a trace (`bpsctl trace`)",
+			"%.1f ms of a step are exposed, but no single cause stands out",
+			1e3 * a->exposed_s);
+}
+
+json_t *advice_about_job(json_t *job, json_t *cluster)
+{
+	struct advice a = {.job = job,
+		.cluster = cluster,
+		.findings = json_array(),
+		.brief = json_object_get(job, "job"),
+		.steps = json_object_get(job, "steps")};
+
+	a.length_s = real_of(a.steps, "length_s");
+	a.exposed_s = real_of(a.steps, "exposed_s");
+	if (a.length_s > 0)
+		advise_on_steps(&a);
+	else
+		advise_on_unknown_steps(&a);
+	return json_pack("{s:i, s:s, s:O, s:O, s:o}", "schema", 1, "role", "scheduler", "job",
+		a.brief, "steps", json_is_object(a.steps) ? a.steps : json_null(), "findings",
+		best_findings(a.findings));
+}

@@ -1,0 +1,169 @@
+/* The findings of `bpsctl advise` (bps-scheduler/bpsctl/advice/advice.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bps-scheduler/bpsctl/advice/advice.h"
+
+/* Times of a step in ms. The step takes 100 ms. */
+struct phases_ms {
+	double local, queue, push, wait, sum, pull;
+	const char *last; /* agent that is last; NULL: none */
+};
+
+static json_t *steps_json(const struct phases_ms *t, unsigned n_last, unsigned n)
+{
+	double exposed = t->local + t->queue + t->push + t->wait + t->sum + t->pull;
+
+	return json_pack(
+		"{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:i, s:i, s:{s:s, s:s}, "
+		"s:f}",
+		"n", (int)n, "length_s", 0.1, "computing_s", 0.1 - exposed / 1e3, "exposed_s",
+		exposed / 1e3, "local_s", t->local / 1e3, "queue_s", t->queue / 1e3, "push_s",
+		t->push / 1e3, "wait_s", t->wait / 1e3, "sum_s", t->sum / 1e3, "pull_s",
+		t->pull / 1e3, "last",
+		t->last ? json_pack("{s:s, s:s}", "agent", t->last, "host", t->last) : json_null(),
+		"n_last", (int)n_last, "machines", 2, "worst", "agent", "a1", "host", "h1",
+		"worst_computing_s", 0.09);
+}
+
+/* Return the job's document: agents a0 and a1, each with the same times. The mean has them too. */
+static json_t *job_json(const struct phases_ms *t, unsigned n_last)
+{
+	return json_pack("{s:{s:s, s:i, s:I}, s:[{s:s, s:s, s:o}, {s:s, s:s, s:o}], s:o}", "job",
+		"name", "j", "tensors", 100, "bytes", (json_int_t)100000000, "agents", "name", "a0",
+		"host", "h0", "steps", steps_json(t, 10, 10), "name", "a1", "host", "h1", "steps",
+		steps_json(t, 0, 10), "steps", steps_json(t, n_last, 20));
+}
+
+/* Return the cluster's document: agent a0 and three servers. */
+static json_t *cluster_json(double agent_rate, double rate, double slow_sum_ms)
+{
+	json_t *list = json_array();
+
+	json_array_append_new(
+		list, json_pack("{s:s, s:s, s:i, s:f, s:i}", "role", "agent", "name", "a0",
+			      "nic_mbps", 1000, "tx_bytes_s", agent_rate, "busy_percent", 90));
+	for (int i = 0; i < 3; i++) {
+		char name[3] = {'s', (char)('0' + i), 0};
+
+		json_array_append_new(
+			list, json_pack("{s:s, s:s, s:i, s:f, s:i, s:f}", "role", "server", "name",
+				      name, "nic_mbps", 1000, "rx_bytes_s", rate, "partitions", 1,
+				      "sum_s", i == 1 ? slow_sum_ms / 1e3 : 1e-3));
+	}
+	return json_pack("{s:o}", "members", list);
+}
+
+/* Check the codes and gains (in ms; negative: not known) of all findings. */
+static void expect_findings(json_t *job, json_t *cluster, const char *codes, const double *gains_ms)
+{
+	json_t *doc = advice_about_job(job, cluster), *f;
+	char text[256] = "";
+	size_t i;
+
+	assert_non_null(doc);
+	json_array_foreach (json_object_get(doc, "findings"), i, f) {
+		json_t *gain = json_object_get(f, "gain_s");
+
+		strcat(text, i ? " " : "");
+		strcat(text, json_string_value(json_object_get(f, "code")));
+		assert_true(*json_string_value(json_object_get(f, "next")));
+		if (gains_ms[i] < 0)
+			assert_true(json_is_null(gain));
+		else
+			assert_true(json_number_value(gain) > (gains_ms[i] - 0.1) / 1e3 &&
+				    json_number_value(gain) < (gains_ms[i] + 0.1) / 1e3);
+	}
+	assert_string_equal(text, codes);
+	json_decref(doc);
+	json_decref(job);
+	json_decref(cluster);
+}
+
+#define EXPECT(in_ms, n_last, cluster, codes, ...)                                                 \
+	expect_findings(job_json(&(struct phases_ms)in_ms, n_last), cluster, codes,                \
+		(const double[]){__VA_ARGS__})
+#define TIMES(...)                                                                                 \
+	{                                                                                          \
+		__VA_ARGS__                                                                        \
+	}
+
+static void computing_alone_is_said_first(void **state)
+{
+	(void)state;
+	EXPECT(TIMES(.wait = 4.9, .last = "a1"), 10, cluster_json(0, 0, 1), "COMPUTING", -1);
+}
+
+static void late_machine_is_named_only_if_it_is_the_same_one(void **state)
+{
+	(void)state;
+	EXPECT(TIMES(.wait = 30, .last = "a1"), 10, cluster_json(0, 0, 1), "LATE_MACHINE", 30);
+	/* of two machines, each is last in about half of the steps */
+	EXPECT(TIMES(.wait = 30, .last = "a1"), 7, cluster_json(0, 0, 1), "SPREAD", -1);
+	EXPECT(TIMES(.wait = 30), 0, cluster_json(0, 0, 1), "SPREAD", -1);
+}
+
+static void full_card_is_named(void **state)
+{
+	(void)state;
+	/* 100 MB/s in a step of 100 ms take 80 ms at 1 Gbit/s */
+	EXPECT(TIMES(.push = 70, .pull = 10), 0, cluster_json(0, 1e8, 1), "FULL_CARD", 59.7);
+	EXPECT(TIMES(.push = 30, .pull = 10), 0, cluster_json(1e8, 0, 1), "FULL_CARD", 29.8);
+	EXPECT(TIMES(.push = 70, .pull = 10), 0, cluster_json(0, 2e7, 1), "SPREAD", -1);
+}
+
+static void slow_server_is_told_from_slow_servers(void **state)
+{
+	(void)state;
+	EXPECT(TIMES(.sum = 20), 0, cluster_json(0, 0, 10), "SLOW_SERVER", 18);
+	EXPECT(TIMES(.sum = 20), 0, cluster_json(0, 0, 2), "SUMS", 10);
+}
+
+static void largest_gains_come_first(void **state)
+{
+	(void)state;
+	EXPECT(TIMES(.local = 10, .queue = 20, .wait = 15, .sum = 8, .last = "a1"), 10,
+		cluster_json(0, 0, 10), "QUEUE LATE_MACHINE LOCAL", 20, 15, 10);
+}
+
+static void small_tensors_are_named(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.queue = 20}, 0);
+
+	(void)state;
+	json_object_set_new(json_object_get(job, "job"), "tensors", json_integer(100000));
+	expect_findings(job, cluster_json(0, 0, 1), "SMALL_TENSORS", (const double[]){20});
+}
+
+static void unknown_steps_and_empty_documents_are_no_crash(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){0}, 0);
+
+	(void)state;
+	json_object_set_new(job, "steps", json_null());
+	expect_findings(job, cluster_json(0, 0, 1), "NOT_KNOWN", (const double[]){-1});
+	job = job_json(&(struct phases_ms){.push = 50, .sum = 10}, 0);
+	expect_findings(job, json_object(), "SPREAD", (const double[]){-1});
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(computing_alone_is_said_first),
+		cmocka_unit_test(late_machine_is_named_only_if_it_is_the_same_one),
+		cmocka_unit_test(full_card_is_named),
+		cmocka_unit_test(slow_server_is_told_from_slow_servers),
+		cmocka_unit_test(largest_gains_come_first),
+		cmocka_unit_test(small_tensors_are_named),
+		cmocka_unit_test(unknown_steps_and_empty_documents_are_no_crash),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
