@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bps-agent/model/agent.h"
+#include "common/base/log.h"
 
 /* Return whether all waits of the job's workers are known. The waits of GPU streams are not. */
 static bool job_waits_are_known(const struct job *job)
@@ -62,10 +63,11 @@ void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record
 		struct trainer *t = job->by_worker[w];
 		uint64_t from_ns = t ? trainer_wait_began_ns(t, now_ns) : now_ns;
 
-		if (from_ns == now_ns)
-			continue;
-		if (from_ns < t->divided_until_ns)
+		if (t && from_ns < t->divided_until_ns)
 			from_ns = t->divided_until_ns;
+		/* Two rounds may end in one turn, and times are in whole microseconds. */
+		if (from_ns >= now_ns)
+			continue;
 		t->divided_until_ns = now_ns;
 		step_log_divide_wait(&job->steps, record, from_ns);
 		if (to_us(now_ns - from_ns) > kept.waited_us)
@@ -93,6 +95,23 @@ void job_steps_report(const struct job *job, struct ctl_steps *ret)
 		.pull_us = to_us(s.sum.phase_ns[PHASE_PULL]),
 		.last_member = s.sum.last_member,
 		.n_last = s.n_last};
+}
+
+void job_steps_log_end(const struct job *job, int code)
+{
+	struct ctl_steps s;
+	double n;
+
+	job_steps_report(job, &s);
+	if (code == 0 || !s.n_steps)
+		return;
+	n = 1e3 * s.n_steps;
+	log_rated(LOG_WARN,
+		"last steps of the failed job, in ms: job=%s steps=%u step=%.1f computing=%.1f "
+		"exposed=%.1f wait=%.1f push=%.1f sum=%.1f pull=%.1f queue=%.1f local=%.1f",
+		job->name, s.n_steps, s.length_us / n, (s.length_us - s.exposed_us) / n,
+		s.exposed_us / n, s.wait_us / n, s.push_us / n, s.sum_us / n, s.pull_us / n,
+		s.queue_us / n, s.local_us / n);
 }
 
 uint32_t job_steps_totals(const struct agent *a, struct agent_job_steps ret[AGENT_STEP_JOBS])

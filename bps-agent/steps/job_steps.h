@@ -18,6 +18,9 @@ void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record
 /* Write the sums of the job's last steps. If no step is complete, or if not all waits are known,
  * n_steps is 0. */
 void job_steps_report(const struct job *job, struct ctl_steps *ret);
+/* If the job ends with an error, log where the time of its last steps went, as far as that is
+ * known. code: 0 or a negative error code. */
+void job_steps_log_end(const struct job *job, int code);
 /* Write the totals of the agent's oldest jobs to `ret`. Returns their number, at most
  * AGENT_STEP_JOBS. */
 uint32_t job_steps_totals(const struct agent *a, struct agent_job_steps ret[AGENT_STEP_JOBS]);

@@ -10,6 +10,7 @@
 
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger.h"
+#include "bps-agent/steps/job_steps.h"
 #include "bps-agent/trainers/barrier.h"
 #include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/roster.h"
@@ -175,6 +176,7 @@ static void job_end_with_cause(
 	snprintf(job->text, sizeof(job->text), "%s", text);
 	job_set_cause(job, cause);
 	job_set_state(job, JOB_ENDED, code < 0 ? text : "all workers have finished");
+	job_steps_log_end(job, code);
 	if (core) {
 		agt_job_fail(core, code < 0 ? code : BPS_ECLOSED);
 		TAILQ_FOREACH (tensor, &job->tensors, link)

@@ -1,6 +1,7 @@
 """Where the time of a step goes: the lines of `bpsctl job` and the metric of the agents."""
 
 import json
+import re
 
 import pytest
 
@@ -68,6 +69,18 @@ def test_a_worker_that_is_late_on_its_own_machine_is_local(cluster, sleeper):
     assert job["wait_s"] == 0 and job["last"] is None
 
 
+def test_the_log_of_a_failed_job_has_its_last_steps(cluster):
+    c = cluster(agents=2, servers=1)
+    started, _ = c.start_running("stepping", 2, {"sleeper": 1, "stop": "/never"}, after=23)
+    started[1].process.kill()
+    started[1].process.wait()
+    log = c.agents[0].log
+    c.wait_for("the job's last steps are logged", lambda: " steps=10 " in log.read_text())
+    line = next(x for x in log.read_text().splitlines() if "last steps of the failed job" in x)
+    figures = {k: float(v) for k, v in re.findall(r"(\w+)=([\d.]+)", line)}
+    assert figures["step"] > 50 and figures["wait"] > 25, line
+
+
 def slices(trace, category):
     return [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == category]
 
@@ -91,7 +104,7 @@ def assert_nested(trace):
 def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     c = cluster(agents=2, servers=1)
     stop, mine, whole = tmp_path / "stop", tmp_path / "mine.json", tmp_path / "whole.json"
-    args = {"sleeper": 1, "trace": str(mine), "trace_from": 14, "stop": str(stop)}
+    args = {"sleeper": 1, "trace": str(mine), "trace_from": 13, "stop": str(stop)}
     started, _ = c.start_running("stepping", 4, args, after=23)
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", str(whole))
     assert out.returncode == 0 and "wrote 72 rounds" in out.stdout, out
@@ -100,8 +113,8 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     stop.touch()
     measured = c.finish(started)
     a, b = (json.loads(f.read_text()) for f in (whole, mine))
-    assert b["bps"]["records"] == 30 and b["bps"]["lost"] == 0
-    for trace, n_steps in ((a, 24), (b, 10)):
+    assert b["bps"]["records"] == 33 and b["bps"]["lost"] == 0
+    for trace, n_steps in ((a, 24), (b, 11)):
         assert_nested(trace)
         steps, rounds = slices(trace, "step"), slices(trace, "round")
         assert [s["name"] for s in steps] == [f"step {i}" for i in range(26 - n_steps, 24)]
@@ -109,9 +122,11 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
         assert {r["args"]["server"] for r in rounds} == {"s0"}
         assert {r["args"]["bytes"] for r in rounds} == {80_000}
     # The first machine has ranks 0 and 1. A wait of the trace is the longer one of the two.
-    waits = [w for w in slices(b, "wait") if w["name"].startswith("t")]
+    waits = [w for w in slices(b, "wait") if 14 <= w.get("args", {}).get("round", 0) <= 23]
     waited = sum(w["dur"] for w in waits) / 1e6 / 10
     assert 0.9 * measured[0][1] < waited < 1.1 * (measured[0][1] + measured[1][1])
+    at_once = [w for w in waits if any(w is not v and v["ts"] == w["ts"] for v in waits)]
+    assert not at_once, "two rounds ended the same wait"
     assert any(e["name"] == "local" for e in slices(b, "wait"))
     lengths = [s["dur"] / 1e6 for s in slices(b, "step")]
     assert abs(sum(lengths) / len(lengths) - measured[0][0]) < 0.05 * measured[0][0]

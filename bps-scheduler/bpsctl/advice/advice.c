@@ -141,8 +141,8 @@ static bool job_uses_member(struct advice *a, json_t *m)
 	return false;
 }
 
-/* Return the seconds in which the member's card, at its full speed, carries the bytes of a step. The
- * card carries both directions at once. */
+/* Return the seconds in which the member's card, at its full speed, carries the bytes of a step.
+ * The card carries both directions at once. */
 static double member_card_s(struct advice *a, json_t *m)
 {
 	double rate = real_of(m, "rx_bytes_s"), out = real_of(m, "tx_bytes_s");
