@@ -833,6 +833,7 @@ void agent_core_make(struct sim_agent *a)
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = agent_done,
+		.record = times_check_record,
 		.stage = device_stage,
 		.unstage = device_unstage,
 		.fail = env_fail,

@@ -112,12 +112,14 @@ static void thread_leave(void *owner)
 
 static void on_data_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
-	struct sim_thread *t = ((struct sim_end *)c)->port->owner;
+	struct sim_end *end = (struct sim_end *)c;
+	struct sim_thread *t = end->port->owner;
 	const struct peek p = {m->job, m->tensor, m->part, m->round, m->pgen};
 	bool was_over = peek_slot_of(t->core, &p) == PEEK_OVER;
 
 	srv_core_events.message(ctx, c, m);
-	if (peek_slot_of(t->core, &p) != PEEK_ELSEWHERE)
+	/* the server closes the connection of an agent that is not the member */
+	if (peek_slot_of(t->core, &p) != PEEK_ELSEWHERE && end->is_open)
 		times_server_takes(t->server->s, m, was_over);
 }
 

@@ -706,6 +706,9 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 void times_server_takes(struct sim *s, const struct wire_msg *m, bool was_over);
 /* If the message is a result for an agent, check its figures. */
 void times_check(struct sim *s, const struct sim_end *to, const struct wire_msg *m);
+/* Check an agent's record of a round: its phases follow each other, and end now (T4). ctx: the
+ * agent. A function of struct agt_env. */
+void times_check_record(void *ctx, void *tensor_user, const struct round_record *record);
 
 /* Check a message that the scheduler sends: its view must be durable. */
 void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);

@@ -3,6 +3,8 @@
  * time, and compares the figures of each result with these times. */
 #include "tests/sim/sim.h"
 
+#include "bps-agent/core/round_record.h"
+
 /* Arrivals of the contributions to a round of a partition, under the newest pgen that had any. */
 struct round_arrivals {
 	uint64_t pgen;
@@ -104,4 +106,25 @@ void times_check(struct sim *s, const struct sim_end *to, const struct wire_msg 
 			"wait_us=%u sum_us=%u",
 			m->tensor, m->part, (unsigned long long)m->round, m->member, m->result.last,
 			m->result.wait_us, m->result.sum_us);
+}
+
+void times_check_record(void *ctx, void *tensor_user, const struct round_record *r)
+{
+	struct sim_agent *a = ctx;
+	uint32_t ends[N_PHASES], before = 0;
+	bool is_right = r->began_ns <= a->s->now && r->last_member <= AGENTS_MAX &&
+			(a->s->now - r->began_ns) / 1000 == r->done_us;
+
+	(void)tensor_user;
+	round_record_phase_ends(r, ends);
+	for (int p = 0; p < N_PHASES; p++) {
+		is_right &= ends[p] >= before;
+		before = ends[p];
+	}
+	if (!is_right || ends[PHASE_PULL] != r->done_us)
+		violation(a->s,
+			"T4: %s: the record of round %llu has wrong times: submitted=%u pushed=%u "
+			"offered=%u done=%u wait=%u sum=%u",
+			a->node.name, (unsigned long long)r->round, r->submitted_us, r->pushed_us,
+			r->offered_us, r->done_us, r->wait_us, r->sum_us);
 }
