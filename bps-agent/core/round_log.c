@@ -34,6 +34,14 @@ struct round_record *round_log_copy(const struct round_log *log, const struct ro
 	return copy;
 }
 
+void round_log_forget_members(struct round_log *log)
+{
+	size_t n = log->n_added < ROUND_LOG_ROOM ? log->n_added : ROUND_LOG_ROOM;
+
+	for (size_t i = 0; log->of && i < n; i++)
+		log->of[i].last_member = 0;
+}
+
 void round_log_free(struct round_log *log)
 {
 	free(log->of);

@@ -27,5 +27,7 @@ void round_log_add(struct round_log *log, const struct round_record *record);
  * Owns: the caller frees the array. */
 struct round_record *round_log_copy(const struct round_log *log, const struct round_choice *choice,
 	size_t *ret_n, uint64_t *ret_n_lost);
+/* Forget which members were last, because the members of the job get other numbers. */
+void round_log_forget_members(struct round_log *log);
 void round_log_free(struct round_log *log);
 #endif

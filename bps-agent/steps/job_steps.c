@@ -97,6 +97,12 @@ void job_steps_report(const struct job *job, struct ctl_steps *ret)
 		.n_last = s.n_last};
 }
 
+void job_steps_forget_members(struct job *job)
+{
+	step_log_forget_members(&job->steps);
+	round_log_forget_members(&job->rounds);
+}
+
 void job_steps_log_end(const struct job *job, int code)
 {
 	struct ctl_steps s;

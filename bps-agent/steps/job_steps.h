@@ -18,6 +18,8 @@ void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record
 /* Write the sums of the job's last steps. If no step is complete, or if not all waits are known,
  * n_steps is 0. */
 void job_steps_report(const struct job *job, struct ctl_steps *ret);
+/* Forget for which members the machine has waited, because the members get other numbers. */
+void job_steps_forget_members(struct job *job);
 /* If the job ends with an error, log where the time of its last steps went, as far as that is
  * known. code: 0 or a negative error code. */
 void job_steps_log_end(const struct job *job, int code);

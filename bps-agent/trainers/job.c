@@ -515,7 +515,7 @@ static void job_apply_change(struct job *job, const struct ctl_job *m)
 		return;
 	job->view = m->view;
 	agt_job_members(job->core, m);
-	step_log_forget_members(&job->steps);
+	job_steps_forget_members(job);
 	if (roster_update(job, m) < 0)
 		log_rated(LOG_WARN,
 			"out of memory: trainers of job %s receive an outdated list of members",

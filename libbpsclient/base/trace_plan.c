@@ -29,28 +29,43 @@ static int copy_file(int to, int from)
 	return n < 0 ? -errno : 0;
 }
 
-int trace_file_save(const char *path, int from)
+static int write_trace(int to, int from)
 {
-	size_t room = strlen(path) + sizeof(".XXXXXX");
-	char *name = malloc(room);
-	int to, rc;
+	if (from >= 0)
+		return copy_file(to, from);
+	return write(to, EMPTY_TRACE, strlen(EMPTY_TRACE)) < 0 ? -errno : 0;
+}
 
-	if (!name)
-		return -ENOMEM;
-	snprintf(name, room, "%s.XXXXXX", path);
-	to = mkostemp(name, O_CLOEXEC);
-	rc = to < 0 ? -errno : 0;
-	if (rc == 0 && from >= 0)
-		rc = copy_file(to, from);
-	else if (rc == 0 && write(to, EMPTY_TRACE, strlen(EMPTY_TRACE)) < 0)
-		rc = -errno;
-	if (rc == 0 && (fchmod(to, 0644) < 0 || rename(name, path) < 0))
-		rc = -errno;
-	if (rc < 0 && to >= 0)
-		unlink(name);
+/* Write to a device or a pipe, which must not be replaced by a file. */
+static int write_to_special_file(const char *path, int from)
+{
+	int to = open(path, O_WRONLY | O_CLOEXEC), rc = to < 0 ? -errno : write_trace(to, from);
+
 	if (to >= 0)
 		close(to);
-	free(name);
+	return rc;
+}
+
+int trace_file_save(const char *path, int from)
+{
+	char name[PATH_MAX];
+	struct stat st;
+	int to, rc;
+
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		return write_to_special_file(path, from);
+	if (snprintf(name, sizeof(name), "%s.%d.tmp", path, (int)gettid()) >= (int)sizeof(name))
+		return -ENAMETOOLONG;
+	to = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+	if (to < 0)
+		return -errno;
+	rc = write_trace(to, from);
+	if (close(to) < 0 && rc == 0)
+		rc = -errno;
+	if (rc == 0 && rename(name, path) < 0)
+		rc = -errno;
+	if (rc < 0)
+		unlink(name);
 	return rc;
 }
 
@@ -90,16 +105,26 @@ static bool is_switched_on(const char *value)
 void trace_plan_from_env(struct trace_plan *plan, int32_t rank, int32_t local_rank)
 {
 	const char *timeline = getenv("HOROVOD_TIMELINE"), *folder = getenv("BYTEPS_TRACE_DIR");
+	bool is_too_long = false;
 
 	*plan = (struct trace_plan){.due_round = UINT64_MAX};
 	if (is_switched_on(getenv("BYTEPS_TRACE_ON"))) {
 		folder = folder && *folder ? folder : ".";
-		snprintf(plan->folder, sizeof(plan->folder), "%s/%d", folder, local_rank);
+		is_too_long = snprintf(plan->folder, sizeof(plan->folder), "%s/%d", folder,
+				      local_rank) >= (int)sizeof(plan->folder);
 		snprintf(plan->path, sizeof(plan->path), "%s/comm.json", plan->folder);
 		plan->ask.first_round = read_step("BYTEPS_TRACE_START_STEP", FIRST_STEP);
 		plan->ask.last_round = read_step("BYTEPS_TRACE_END_STEP", LAST_STEP);
 		plan->due_round = plan->ask.last_round;
 	} else if (timeline && *timeline && strcmp(timeline, "DYNAMIC") != 0 && rank == 0) {
-		snprintf(plan->path, sizeof(plan->path), "%s", timeline);
+		is_too_long = snprintf(plan->path, sizeof(plan->path), "%s", timeline) >=
+			      (int)sizeof(plan->path);
+	}
+	if (is_too_long) {
+		fprintf(stderr,
+			"libbpsclient: warning: no trace is written: its path is longer than "
+			"%d bytes\n",
+			PATH_MAX);
+		*plan->path = 0;
 	}
 }

@@ -63,11 +63,33 @@ static void full_ring_loses_the_oldest_records(void **state)
 	round_log_free(&log);
 }
 
+static void changed_members_are_forgotten(void **state)
+{
+	const struct round_record record = {.round = 1, .last_member = 3, .wait_us = 5};
+	const struct round_choice all = {0};
+	struct round_log log = {0};
+	struct round_record *r;
+	uint64_t n_lost;
+	size_t n;
+
+	(void)state;
+	round_log_forget_members(&log);
+	round_log_add(&log, &record);
+	round_log_forget_members(&log);
+	r = round_log_copy(&log, &all, &n, &n_lost);
+	assert_int_equal(n, 1);
+	assert_int_equal(r->last_member, 0);
+	assert_int_equal(r->wait_us, 5);
+	free(r);
+	round_log_free(&log);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(records_come_in_their_order),
 		cmocka_unit_test(full_ring_loses_the_oldest_records),
+		cmocka_unit_test(changed_members_are_forgotten),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
