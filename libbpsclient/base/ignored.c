@@ -23,9 +23,6 @@ enum kind {
 	"tensors are cut into partitions and not fused; unset it, and set BPS_PARTITION_BYTES "    \
 	"or bucket_bytes of DistributedOptimizer"
 #define LEVELS "the agent always sums within its machine first; unset it"
-#define ASYNC                                                                                      \
-	"sums are synchronous; unset it, and set BPS_BACKUP if rounds should not wait for late "   \
-	"machines"
 #define NETWORK "the agent exchanges the data; unset it, and set 'provider' or 'listen' in bps.conf"
 #define START                                                                                      \
 	"this process does not take its rank from horovodrun; unset it, and start the script "     \
@@ -42,7 +39,6 @@ static const struct {
 	enum kind kind;
 	const char *advice;
 } ignored[] = {
-	{"BYTEPS_ENABLE_ASYNC", SWITCH, ASYNC},
 	{"BYTEPS_SCHEDULING_CREDIT", SWITCH,
 		"priorities are always used; unset it, and set 'peer-window' in bps.conf of the "
 		"servers"},

@@ -156,7 +156,7 @@ for _ in range(2):
 # Variables of BytePS and Horovod that are switched off by 0 and false, variables for which each
 # value has an effect, and a number that has an effect above 1.
 SWITCHES = (
-    "BYTEPS_ENABLE_ASYNC", "BYTEPS_ENABLE_GDB", "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE",
+    "BYTEPS_ENABLE_GDB", "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE",
     "BYTEPS_NUMA_ON", "BYTEPS_SCHEDULING_CREDIT",
     "BYTEPS_TELEMETRY_ON", "BYTEPS_TRACE_ON", "DMLC_ENABLE_RDMA", "DMLC_ENABLE_UCX",
     "HOROVOD_AUTOTUNE", "HOROVOD_DISABLE_GROUP_FUSION", "HOROVOD_ELASTIC",

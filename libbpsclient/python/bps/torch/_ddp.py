@@ -15,6 +15,7 @@ from bps._compression import RAW, Compression, Compressor, check_machines
 from bps._library import Error
 from bps._operation import IN_FLIGHT
 from bps._residuals import forget_residual
+from bps._values import refuse
 from bps.torch._channels import Channel, EncodedChannel, check_gradient, open_channels
 from bps.torch._compression import gradient_coding
 from bps.torch._memory import described_type, has_storage_of, wire_dtype
@@ -62,6 +63,7 @@ class DistributedDataParallel(torch.nn.Module):
         compression: type[Compressor] = Compression.none,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
+        refuse("DistributedDataParallel")
         super().__init__()
         self.module, self.device_ids, self.broadcast_buffers = module, device_ids, broadcast_buffers
         broadcast_parameters(module.state_dict(), 0)

@@ -6,6 +6,7 @@ import gc
 from concurrent import futures
 
 from bps import _core
+from bps._values import Values
 from bps.torch._reducer import Reducer, open_reducers
 
 
@@ -27,7 +28,7 @@ def join(device: int = -1) -> int:
             If several workers were last, the largest of their ranks.
 
     Raises:
-        NotImplementedError: an optimizer sums sparse gradients as rows.
+        NotImplementedError: an optimizer sums sparse gradients as rows, or is asynchronous.
 
     Example::
 
@@ -38,6 +39,11 @@ def join(device: int = -1) -> int:
     """
     rt = _core.runtime()
     gc.collect()  # all workers must have the same reducers, so free those of unused models
+    if any(isinstance(one, Values) for one in rt.reopened):
+        raise NotImplementedError(
+            "join: an asynchronous optimizer averages no gradients: omit the call, and read the "
+            "last parameters with pull_values() of the optimizer"
+        )
     reducers = sorted(open_reducers, key=lambda r: r.number)
     with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
         n_steps = sum(threads.map(Reducer.send_zeros, reducers))

@@ -17,6 +17,8 @@ from bps._compression import Compression, Compressor
 from bps._compression_params import compressor_of_byteps
 from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
+from bps._values import Bound, check_excluded, choose_bound
+from bps.torch._asynchronous import AsynchronousSteps
 from bps.torch._broadcast import broadcast_all_
 from bps.torch._compression import gradient_coding
 from bps.torch._cross_barrier import CrossBarrier
@@ -81,6 +83,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_n_caught_up: int
     _bps_cross: CrossBarrier | None
     _bps_late: OneStepLate | None
+    _bps_bound: Bound | None  # None: steps are synchronous
+    _bps_alone: AsynchronousSteps | None
 
     def synchronize(self) -> None:
         """Wait until the gradients are reduced. To step without another reduction, call
@@ -88,8 +92,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         With ``cross_barrier=True``, a call of this method after ``step()`` waits until all
         parameters are updated. With ``one_step_late=True``, submit the gradients of this step, and
-        wait for those of the step before.
+        wait for those of the step before. With ``asynchronous=True``, do nothing, because gradients
+        are not exchanged.
         """
+        if self._bps_bound is not None:
+            return
         reducer = self._bps_connect()
         if self._bps_late is not None:
             if not self._bps_is_synchronized:
@@ -115,6 +122,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _bps_connect(self) -> Reducer | None:
         """Return the reducer. The first call in a copy creates it, so that workers may copy an
         optimizer without the other workers."""
+        if self._bps_bound is not None:
+            if self._bps_alone is None:
+                size = self._bps_options["bucket_bytes"]
+                self._bps_alone = AsynchronousSteps(self._bps_named, self._bps_bound, size)
+            return None
         process_set = self._bps_options["process_set"]
         if self._bps_reducer is None and process_set.included():
             self._bps_reducer = Reducer(self._bps_named, **self._bps_options)
@@ -133,8 +145,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: the optimizer has ``cross_barrier=True`` or ``one_step_late=True``, so its
-                gradients are not complete before the next forward pass.
+                gradients are not complete before the next forward pass; or it is asynchronous.
         """
+        if self._bps_bound is not None:
+            raise RuntimeError(
+                "GradScaler needs an optimizer with asynchronous=False, because workers of one "
+                "machine would skip different steps: use bfloat16, which needs no scaler"
+            )
         if self._bps_late is not None:
             raise RuntimeError(
                 "GradScaler needs an optimizer with one_step_late=False, because workers would "
@@ -165,9 +182,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             )
         if self._bps_cross is not None:
             self._bps_cross.flush()
-        own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_late")
+        own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_late", "_bps_bound")
         state = {**self._bps_base.__getstate__(self), **{name: getattr(self, name) for name in own}}
-        state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_late": None}
+        state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_late": None, "_bps_alone": None}
         state |= {"_bps_skips": False, "_bps_is_synchronized": self._bps_is_synchronized}
         state |= {"_bps_n_caught_up": 0}
         return _new, (self._bps_base,), state
@@ -260,7 +277,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Reduce the gradients over all workers, and update the parameters. With
         ``one_step_late=True``, submit the gradients of this step, and update the parameters with
-        those of the step before.
+        those of the step before. With ``asynchronous=True``, update the parameters with the
+        gradients of this worker, and exchange the update for the servers' values.
 
         Args:
             closure (callable, optional): computes the loss and its gradients. The gradients are
@@ -270,6 +288,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         # Since PyTorch 2.4 the scheduler reads _opt_called, and in older releases _step_count.
         self._bps_original._opt_called = True
         self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
+        if self._bps_bound is not None:
+            self._bps_connect()
+            assert self._bps_alone is not None
+            return self._bps_alone.step(lambda: self._bps_base.step(self, closure))
         if self._bps_is_late:
             return self._bps_step_late(closure)
         if self._bps_skips:
@@ -321,6 +343,28 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._bps_late is not None:
             self._bps_late.flush(lambda: self._bps_base.step(self))
 
+    def pull_values(self) -> None:
+        """With ``asynchronous=True``, wait until all workers have called this method, and overwrite
+        the parameters with the servers' values, which then are the same at all workers. Call this
+        method before a checkpoint, and after the last step. Otherwise do nothing, because the
+        parameters are the same already.
+
+        Raises:
+            Timeout: a worker has not called the method before the job's time-out.
+        """
+        self._bps_connect()
+        if self._bps_alone is not None:
+            self._bps_alone.pull()
+
+    def reset_values(self) -> None:
+        """With ``asynchronous=True``, let the next step set the servers' values to the parameters
+        of rank 0. All workers must call this method before the same step, after the parameters were
+        changed outside of :meth:`step`. Each call takes new memory of the servers. Otherwise do
+        nothing."""
+        self._bps_connect()
+        if self._bps_alone is not None:
+            self._bps_alone.reset()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state. With ``cross_barrier=True``, first wait for all updates.
         With ``one_step_late=True``, the state contains the gradients that are not applied yet, as
@@ -355,6 +399,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._bps_named = [*self._bps_named, *new]
         if self._bps_reducer is not None:
             self._bps_reducer.add(new)
+        if self._bps_alone is not None:
+            self._bps_alone.add(new)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Must not be called between backward() and step()."""
@@ -440,6 +486,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     compression_params: Mapping[str, Any] | None = None,
     keeps_gradients: bool = False,
     one_step_late: bool = False,
+    asynchronous: bool | None = None,
+    stale: int | None = None,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
 
@@ -479,17 +527,27 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             clip them. Gradients may be added up over any number of backward passes. After
             ``step()``, ``.grad`` is None. GradScaler, ``cross_barrier``, closures, sparse gradients
             and :func:`join` cannot be combined with it.
+        asynchronous (bool, optional): gradients are not averaged. ``step()`` updates the parameters
+            with the gradients of this worker, sends the update, and overwrites the parameters with
+            the servers' values, which have the updates that have arrived so far. The first
+            ``step()`` sets these values to the parameters of rank 0. The state of the optimizer
+            differs between workers. None: True if BPS_STALE or BYTEPS_ENABLE_ASYNC is set. See
+            the guide "Asynchronous training".
+        stale (int, optional): with `asynchronous`, the number of steps by which a worker may be
+            behind without being waited for; None: that of BPS_STALE, or any number.
 
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
             same name. It also has ``synchronize()``, ``skip_synchronize()``, ``flush()``,
-            ``set_backward_passes_per_step()``, ``is_behind`` and ``catch_up()``. It can be copied
-            and pickled. A copy reduces the gradients of its own parameters from its first
-            ``step()`` on.
+            ``set_backward_passes_per_step()``, ``is_behind``, ``catch_up()``, ``pull_values()`` and
+            ``reset_values()``. It can be copied and pickled. A copy reduces the gradients of its
+            own parameters from its first ``step()`` on.
 
     Raises:
         ValueError: names are missing or not unique, or op, factor, groups or compression is not
             allowed, or options exclude each other.
+        TypeError: `asynchronous` with a parameter that is neither float32, float64, float16 nor
+            bfloat16.
         NotImplementedError: for Adasum, and for compressions of BytePS that bps does not have.
 
     Example::
@@ -504,6 +562,21 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     _check_late(one_step_late, cross_barrier, backward_passes_per_step)
     if hasattr(optimizer, "_bps_base"):
         raise ValueError("the optimizer is a DistributedOptimizer already")
+    bound = choose_bound(asynchronous, stale)
+    if bound is not None:
+        options = {
+            "compression": compression is not Compression.none,
+            "compression_params": bool(compression_params),
+            "op": op != bps.AVG,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "num_groups": bool(num_groups),
+            "groups": groups is not None,
+            "sparse_as_dense": sparse_as_dense,
+            "process_set": process_set is not global_process_set,
+            "cross_barrier": cross_barrier,
+            "one_step_late": one_step_late,
+        }
+        check_excluded(options)
     process_set.check_added()
     named = _name_parameters(optimizer, named_parameters)
     wrapped = _new(type(optimizer))
@@ -512,6 +585,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = wrapped._bps_cross = wrapped._bps_late = None
+    wrapped._bps_bound, wrapped._bps_alone = bound, None
     wrapped._bps_n_caught_up = 0
     wrapped._bps_named, wrapped._bps_has_cross = named, cross_barrier
     wrapped._bps_is_late = one_step_late

@@ -9,6 +9,7 @@ import torch
 
 from bps._compression import Compression
 from bps._sets import global_process_set
+from bps._values import refuse
 from bps.torch._compression import gradient_coding
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
@@ -85,6 +86,12 @@ class Recipe:
     def __init__(self, optimizer: torch.optim.Optimizer, sync_every: int) -> None:
         if sync_every < 1:
             raise ValueError(f"sync_every is {sync_every}, but must be 1 or more")
+        if getattr(optimizer, "_bps_bound", None) is not None:
+            raise ValueError(
+                f"{type(self).__name__} cannot use an asynchronous DistributedOptimizer, whose "
+                "parameters are those of all workers in each step: pass the optimizer of PyTorch"
+            )
+        refuse(type(self).__name__)
         options = getattr(optimizer, "_bps_options", {})
         if options.get("process_set") is global_process_set:
             raise ValueError(
