@@ -95,6 +95,32 @@ def test_time_out_names_the_late_worker_of_the_own_machine(cluster):
     assert not any("all workers have submitted" in text for text in texts), texts
 
 
+@pytest.mark.parametrize("stale", [0, 2])
+def test_time_out_names_only_the_worker_beyond_the_bound(cluster, stale):
+    c = cluster(agents=3, servers=1)
+    results = c.run("beyond_the_bound", 3, {"stale": stale})
+    assert [n for n, _ in results] == [3 + stale + 1] * 3
+    for rank in (0, 2):
+        text = results[rank][1]
+        assert "waiting for rank 1" in text and "submitted up to round 3" in text, text
+        assert "rank 0" not in text and "rank 2" not in text, text
+
+
+def test_workers_without_a_bound_may_leave_after_different_numbers_of_rounds(cluster):
+    c = cluster(agents=2, servers=1)
+    assert c.run("leaving", 2, {"stale": None, "n_rounds": [3, 50]}) == [[3, 0, ""], [50, 0, ""]]
+
+
+@pytest.mark.parametrize("agents, n_rounds", [(1, 3), (2, 5)])
+def test_worker_that_has_left_too_early_is_named(cluster, agents, n_rounds):
+    """A worker gets no answer beyond the bound, or beyond the rounds of its own machine."""
+    c = cluster(agents=agents, servers=1)
+    first, second = c.run("leaving", 2, {"stale": 2, "n_rounds": [3, 50]})
+    assert first[0] == 3
+    assert second[:2] == [n_rounds, bps.EWORKER_LOST], second
+    assert "rank 0" in second[2] and "has left job" in second[2], second
+
+
 def test_other_operation_of_a_hostile_trainer_leaves_other_jobs_alone(cluster, monkeypatch):
     """A trainer that writes into its ring itself can submit an operation that values do not have.
     The connection of the agent, which other jobs use, must stay."""

@@ -155,3 +155,42 @@ def lagging():
         t.wait()
         job.barrier()
         return text
+
+
+def beyond_the_bound(stale):
+    """Let rank 1 stop after 3 rounds, until the others have been told whom they wait for. Return
+    for each worker how many rounds it has submitted, and what the time-out says."""
+    with bps.open() as job:
+        t = job.declare("v", "f32", 1000, mode="value", stale=stale)
+        n, text = 0, ""
+        while not text and (job.rank != 1 or n < 3):
+            t.push_pull()
+            n += 1
+            try:
+                t.wait(timeout=4 if job.rank != 1 else None)
+            except bps.Error as e:
+                text = str(e)
+        job.barrier()
+        while job.rank == 1 and n < 3 + stale + 1:
+            t.push_pull()
+            t.wait()
+            n += 1
+        t.wait()
+        job.barrier()
+        return n, text
+
+
+def leaving(stale, n_rounds):
+    """Run as many rounds as n_rounds has for this rank, and leave. Return the number of rounds and
+    the error, if any."""
+    n = 0
+    try:
+        with bps.open() as job:
+            t = job.declare("v", "f32", 1000, mode="value", stale=stale)
+            for _ in range(n_rounds[job.rank]):
+                t.push_pull()
+                t.wait(timeout=20)
+                n += 1
+    except bps.Error as e:
+        return n, e.code, str(e)
+    return n, 0, ""
