@@ -176,6 +176,8 @@ FRONTENDS = (
     ("mxnet/lost", "for JAX alone", OTHER_LIST),
     ("torch/keras", "for TensorFlow alone", OTHER_LIST),
     ("jax/keras", "for TensorFlow alone", OTHER_LIST),
+    ("torch/asynchronous_keras", "for TensorFlow alone", OTHER_LIST),
+    ("jax/asynchronous_keras", "for TensorFlow alone", OTHER_LIST),
     ("jax/keras", "JAX trains compiled code", "it exists only with other frameworks"),
     ("mxnet/arrays", "could not import 'ml_dtypes': No module named 'ml_dtypes'", OTHER_LIST),
     ("torch-2.1/c10d", "PyTorch 2.2", OTHER_LIST),

@@ -57,6 +57,7 @@ FRONTENDS = {
         "gpu": ("1x1", "2x1", "3x2"),
         "trainers": ("2x1",),
         "keras": ("2x1",),
+        "asynchronous_keras": ("2x2",),
         "behaviours": ALONE,
     },
     # The oldest supported PyTorch. Its class for back-ends differs from that of newer releases.
@@ -74,6 +75,7 @@ FRONTENDS = {
     "tensorflow": {
         "tensorflow": ("3x2",),
         "keras": ("2x1",),
+        "asynchronous_keras": ("2x2", "3x2"),
         "signatures": ALONE,
         "forked": ALONE,
         "interactive": ALONE,
@@ -85,6 +87,7 @@ FRONTENDS = {
         "arrays": ("3x1",),
         "jax": ("2x1", "3x2"),
         "keras": ("2x2",),
+        "asynchronous_keras": ("2x2",),
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,

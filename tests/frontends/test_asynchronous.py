@@ -426,7 +426,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("variable", ["BPS_BACKUP", "BPS_DETERMINISTIC", "BPS_ELASTIC"])
+@pytest.mark.parametrize("variable", ["BPS_BACKUP", "BPS_ELASTIC"])
 def test_a_job_that_cannot_have_values_is_refused_in_words(tmp_path, variable):
     if bps.rank() == 0:
         script = ASYNCHRONOUS_JOB + "try:\n    step()\nexcept ValueError as e:\n    print('NO', e)"

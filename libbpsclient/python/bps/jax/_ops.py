@@ -78,7 +78,8 @@ def _placed(value: np.ndarray, leaf: jax.Array) -> jax.Array:
     return jax.device_put(array, leaf.sharding)
 
 
-def _like(leaf: Any) -> jax.ShapeDtypeStruct:
+def like(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return shape and type of an array."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
@@ -102,12 +103,12 @@ def reduce_leaves(
     def send(given: list[jax.Array]) -> list[jax.Array]:
         for leaf in given:
             _dtypes.wire_type(np.dtype(leaf.dtype), coding)
-        return call(reduce, given, [_like(leaf) for leaf in given])
+        return call(reduce, given, [like(leaf) for leaf in given])
 
     return through(compression, leaves, send)
 
 
-def _labels(tree: Tree) -> list[str]:
+def place_names(tree: Tree) -> list[str]:
     """Return the places of a tree's leaves, for the text of an error."""
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
@@ -150,7 +151,7 @@ def push_pull(
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     if not leaves:
         return tree
-    options = (op, (prescale_factor, postscale_factor), compression, process_set, _labels(tree))
+    options = (op, (prescale_factor, postscale_factor), compression, process_set, place_names(tree))
 
     @jax.custom_vjp
     def reduced(given: list[jax.Array]) -> list[jax.Array]:
@@ -183,13 +184,13 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
-    leaves, labels = [jnp.asarray(leaf) for leaf in leaves], _labels(tree)
+    leaves, labels = [jnp.asarray(leaf) for leaf in leaves], place_names(tree)
 
     def send(arrays: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
         root = process_set.place(root_rank)
         return _arrays.broadcast(process_set.runtime(), arrays, root, labels=labels)
 
-    return jax.tree.unflatten(structure, call(send, leaves, [_like(leaf) for leaf in leaves]))
+    return jax.tree.unflatten(structure, call(send, leaves, [like(leaf) for leaf in leaves]))
 
 
 def _is_traced(array: Any) -> bool:
@@ -267,4 +268,4 @@ def alltoall(
     def exchange(given: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
         return [_arrays.exchange(process_set, given[0], None)[0]]
 
-    return call(exchange, [array], [_like(array)])[0]
+    return call(exchange, [array], [like(array)])[0]

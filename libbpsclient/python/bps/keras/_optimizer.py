@@ -26,6 +26,7 @@ from bps._ops import (
     in_groups,
 )
 from bps._sets import ProcessSet, global_process_set
+from bps._values import Bound, check_excluded, choose_bound
 
 # Takes gradients, none of which is None, the name of the operation, and the names of the gradients'
 # variables for the text of an error, or None.
@@ -112,7 +113,7 @@ def _labels(variables: Sequence[Any]) -> list[str] | None:
     return None if None in names else [str(name) for name in names]
 
 
-def _divided(grad: Any, n: int) -> Any:
+def _divided(grad: Any, n: float) -> Any:
     """Return a gradient divided by n. On TensorFlow, the gradient may be IndexedSlices."""
     if type(grad).__name__ == "IndexedSlices":
         return type(grad)(grad.values / n, grad.indices, grad.dense_shape)
@@ -229,10 +230,21 @@ def is_distributed(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "_bps_base")
 
 
+def is_asynchronous(optimizer: Any) -> bool:
+    """Return whether the optimizer is a DistributedOptimizer that trains asynchronously."""
+    return hasattr(type(optimizer), "pull_values")
+
+
 def agreeing(optimizer: Any, process_set: ProcessSet = global_process_set) -> Any:
     """Return a LossScaleOptimizer that skips a step at all workers if the gradients of one worker
     overflow."""
     reduce = _reducer(Min, (1.0, 1.0), Compression.none, False, process_set)
+
+    if is_asynchronous(optimizer.inner_optimizer):
+        raise ValueError(
+            "a LossScaleOptimizer cannot be combined with asynchronous training, because workers "
+            "would skip different steps: use the policy mixed_bfloat16"
+        )
 
     def check_finite(self: Any, grads: Sequence[Any]) -> Any:
         is_finite = self._bps_base.check_finite(self, grads)
@@ -258,6 +270,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    asynchronous: bool | None = None,
+    stale: int | None = None,
 ) -> Any:
     """Let an optimizer average gradients over all workers before each update.
 
@@ -284,11 +298,19 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             this set keeps its own gradients.
         scale_local_gradients (bool): divide the gradients of local variables by the number of
             workers. Local variables are those that were passed to ``register_local_var``.
+        asynchronous (bool, optional): gradients are not averaged. The optimizer updates the
+            variables with the gradients of this worker, sends the update, and overwrites the
+            variables with the servers' values, which have the updates that have arrived so far. The
+            first update sets these values to the variables of rank 0. None: True if BPS_STALE or
+            BYTEPS_ENABLE_ASYNC is set. See the guide "Asynchronous training".
+        stale (int, optional): with `asynchronous`, the number of updates by which a worker may be
+            behind without being waited for; None: that of BPS_STALE, or any number.
 
     Returns:
         Optimizer: an optimizer of a new class. The new class is a subclass of the given optimizer's
             class, and both classes have the same name. It has the method
-            ``register_local_var(variable)``.
+            ``register_local_var(variable)``, or with `asynchronous` the methods ``pull_values()``
+            and ``reset_values()``.
 
     Raises:
         ValueError: op, the factor or the state of the optimizer is not allowed.
@@ -317,6 +339,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         process_set,
         None,
         scale_local_gradients,
+        asynchronous,
+        stale,
     )
 
 
@@ -336,6 +360,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - the name that users know
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    asynchronous: bool | None = None,
+    stale: int | None = None,
 ) -> Any:
     """Make a :func:`DistributedOptimizer` that does not average the gradients of some layers.
 
@@ -347,6 +373,22 @@ def PartialDistributedOptimizer(  # noqa: N802 - the name that users know
     check_devices(device_dense, device_sparse)
     if is_distributed(optimizer):
         raise ValueError("the optimizer is a DistributedOptimizer already")
+    bound = choose_bound(asynchronous, stale)
+    if bound is not None:
+        options = {
+            "compression": compression is not Compression.none,
+            "sparse_as_dense": sparse_as_dense,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "op": op != Average,
+            "num_groups": bool(num_groups),
+            "groups": groups is not None,
+            "process_set": process_set is not global_process_set,
+            "local_layers": bool(local_layers),
+            "scale_local_gradients": not scale_local_gradients,
+        }
+        check_excluded(options)
+        scale = 1 if average_aggregated_gradients else max(1, backward_passes_per_step)
+        return _asynchronous(optimizer, name, backward_passes_per_step, scale, bound)
     steps, post = backward_passes_per_step, gradient_predivide_factor
     if steps > 1 and not average_aggregated_gradients:
         post *= steps  # undo Keras's division by backward_passes_per_step
@@ -362,6 +404,20 @@ def PartialDistributedOptimizer(  # noqa: N802 - the name that users know
     return _distributed(optimizer, name, steps, averager, process_set)
 
 
+def _set_accumulation(optimizer: Any, steps: int) -> None:
+    """Let an optimizer add up the gradients of a number of steps.
+
+    Raises:
+        ValueError: the optimizer has been used.
+    """
+    if steps > 1:
+        if optimizer.built:
+            raise ValueError(
+                "backward_passes_per_step > 1 needs a new optimizer, but this one has been used"
+            )
+        optimizer.gradient_accumulation_steps = steps
+
+
 def _distributed(
     optimizer: Any, name: str | None, steps: int, averager: _Averager, process_set: ProcessSet
 ) -> Any:
@@ -374,12 +430,7 @@ def _distributed(
     if _is_keras_2(optimizer):
         return _distributed_keras_2(optimizer, name, steps, averager)
     _check_class(optimizer)
-    if steps > 1:
-        if optimizer.built:
-            raise ValueError(
-                "backward_passes_per_step > 1 needs a new optimizer, but this one has been used"
-            )
-        optimizer.gradient_accumulation_steps = steps
+    _set_accumulation(optimizer, steps)
     updated: list[Any] = []  # variables of the update that Keras makes
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> Any:
@@ -403,6 +454,46 @@ def _distributed(
     if type(optimizer).apply is not keras.optimizers.Optimizer.apply:
         hooks = {"apply": apply}
     hooks["register_local_var"] = lambda self, variable: averager.register_local(variable)
+    wrapped = _wrapped(optimizer, hooks)
+    if name is not None:
+        wrapped.name = name
+    return wrapped
+
+
+def _asynchronous(optimizer: Any, name: str | None, steps: int, scale: float, bound: Bound) -> Any:
+    """Return the optimizer of a new class, which exchanges the variables after each update.
+
+    Args:
+        optimizer, name, steps: those of :func:`_distributed`.
+        scale (float): factor of the gradients.
+        bound (Bound): how far workers may be apart.
+    """
+    from bps.keras._asynchronous import VariableSteps
+
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "a LossScaleOptimizer cannot be combined with asynchronous training, because workers "
+            "would skip different steps: use the policy mixed_bfloat16"
+        )
+    if _is_keras_2(optimizer):
+        raise NotImplementedError("asynchronous training needs an optimizer of Keras 3")
+    _check_class(optimizer)
+    _set_accumulation(optimizer, steps)
+    exchanger = VariableSteps(bound)
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        given = self._trainable_variables if self.built else trainable_variables
+        variables = list(given or ())
+        if scale != 1:
+            grads = [None if grad is None else _divided(grad, 1 / scale) for grad in grads]
+        with exchanger.step(self, variables):
+            return self._bps_base.apply(self, grads, trainable_variables)
+
+    hooks = {
+        "apply": apply,
+        "pull_values": lambda self: exchanger.pull(self._trainable_variables),
+        "reset_values": lambda self: exchanger.reset(),
+    }
     wrapped = _wrapped(optimizer, hooks)
     if name is not None:
         wrapped.name = name

@@ -10,7 +10,9 @@ import tensorflow as tf
 from bps._compression import Compression, coding_of
 from bps._ops import Average, check_devices, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
+from bps._values import check_excluded, choose_bound, refuse
 from bps.tensorflow._allreduce import labels_of, reduce_tensors, sum_slices
+from bps.tensorflow._asynchronous import asynchronous_methods
 from bps.tensorflow._place import set_size
 
 
@@ -182,6 +184,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         >>> grads = tape.gradient(loss, model.trainable_variables)
     """
     check_devices(device_dense, device_sparse)
+    refuse("DistributedGradientTape")
     base = type(gradtape)
     hidden = ("__dict__", "__weakref__", "__doc__")
     methods = {k: v for k, v in vars(_DistributedGradientTape).items() if k not in hidden}
@@ -255,6 +258,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    asynchronous: bool | None = None,
+    stale: int | None = None,
 ) -> Any:
     """Let an optimizer average gradients over all workers before each step.
 
@@ -282,6 +287,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             this set keeps its own gradients.
         scale_local_gradients (bool): divide the gradients of local variables by the number of
             workers. Local variables are those that were passed to ``register_local_var``.
+        asynchronous, stale: see :func:`bps.keras.DistributedOptimizer`. An optimizer of
+            ``tf.compat.v1.train`` sets the servers' values at its first update, and its
+            ``pull_values()`` returns an operation in a graph.
 
     Returns:
         Optimizer: an optimizer of a new class. The new class is a subclass of the given optimizer's
@@ -310,9 +318,25 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             groups=groups,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
+            asynchronous=asynchronous,
+            stale=stale,
         )
     if backward_passes_per_step != 1:
         raise NotImplementedError("backward_passes_per_step needs an optimizer of Keras")
+    bound = choose_bound(asynchronous, stale)
+    if bound is not None:
+        options = {
+            "compression": compression is not Compression.none,
+            "sparse_as_dense": sparse_as_dense,
+            "op": op != Average,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "num_groups": bool(num_groups),
+            "groups": groups is not None,
+            "process_set": process_set is not global_process_set,
+            "scale_local_gradients": not scale_local_gradients,
+        }
+        check_excluded(options)
+        return _wrapped(optimizer, asynchronous_methods(type(optimizer), bound), name, use_locking)
     base = type(optimizer)
     reducer = GradientReducer(
         op,
@@ -346,6 +370,11 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "apply_gradients": apply_gradients,
         "register_local_var": lambda self, variable: reducer.register_local(variable),
     }
+    return _wrapped(optimizer, methods, name, use_locking)
+
+
+def _wrapped(optimizer: Any, methods: dict[str, Any], name: str | None, use_locking: bool) -> Any:
+    base = type(optimizer)
     wrapped: Any = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
     wrapped._name = name or optimizer._name
