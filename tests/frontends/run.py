@@ -97,6 +97,7 @@ FRONTENDS = {
     "mxnet": {
         "arrays": ONE_AGENT,
         "mxnet": ("2x1", "3x2"),
+        "asynchronous_mxnet": ("2x2", "3x2"),
         "signatures": ALONE,
         "forked": ALONE,
         "interactive": ALONE,

@@ -6,17 +6,20 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 
 from bps import _arrays
+from bps._asynchronous import ArraySteps
 from bps._compression import Compression, coding_of
 from bps._compression_params import compressor_of_byteps
 from bps._ops import Average, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
+from bps._values import Bound, check_excluded, choose_bound
 from bps.mxnet import _ops
 
 # Largest number of gradients that MXNet passes in one call of the optimizer. The value is larger
@@ -58,6 +61,57 @@ def reduce_gradients(
         _ops.reduce_in_place(chosen, one, op, factors, compression, process_set)
 
 
+class _Weights:
+    """Weights that are exchanged for values of the servers.
+
+    Args:
+        bound (Bound): how far workers may be apart.
+        root (int): rank of the worker whose weights become the first values.
+    """
+
+    def __init__(self, bound: Bound, root: int = 0) -> None:
+        self._arrays = ArraySteps(bound, root)
+        self._names: list[str] = []
+        self._weights: list[mx.nd.NDArray] = []  # those of the last step
+
+    def step(
+        self, names: Sequence[str], weights: Sequence[mx.nd.NDArray], update: Callable[[], None]
+    ) -> None:
+        """Run an update of the weights, and exchange them."""
+        self._names, self._weights = list(names), list(weights)
+        before = [_ops.view(weight).copy() for weight in weights]
+        update()
+        after = [_ops.view(weight) for weight in weights]
+        self._write(self._arrays.exchange(names, before, after))
+
+    def _write(self, answers: Sequence[np.ndarray]) -> None:
+        for weight, answer in zip(self._weights, answers):
+            _ops.view(weight)[...] = answer
+
+    def pull(self) -> None:
+        """Wait until all workers have called this method, and write the servers' values to the
+        weights of the last step."""
+        if self._weights:
+            self._write(self._arrays.pull(self._names, [_ops.view(w) for w in self._weights]))
+
+    def reset(self) -> None:
+        """Let the next step set the values."""
+        self._arrays.reset()
+
+
+def _check_master(optimizer: mx.optimizer.Optimizer, weights: Sequence[mx.nd.NDArray]) -> None:
+    """Check that the optimizer keeps no copies of the weights in f32.
+
+    Raises:
+        ValueError: it does. The copies would lack the updates of other workers.
+    """
+    if optimizer.multi_precision and any(np.dtype(w.dtype) == np.float16 for w in weights):
+        raise ValueError(
+            "multi_precision cannot be combined with asynchronous training, in which the servers "
+            "keep the weights in float32: pass multi_precision=False"
+        )
+
+
 class DistributedOptimizer(mx.optimizer.Optimizer):
     """An optimizer that averages gradients over all workers before each update.
 
@@ -71,6 +125,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         op (int): Average or Sum.
         compression (Compressor): type in which the tensors are sent, or a class with the methods
             ``compress(tensor)`` and ``decompress(tensor, context)``.
+        asynchronous (bool, optional): gradients are not averaged. An update uses the gradients of
+            this worker, is sent, and overwrites the weights with the servers' values, which have
+            the updates that have arrived so far. The first update sets these values to the weights
+            of rank 0. None: True if BPS_STALE or BYTEPS_ENABLE_ASYNC is set. See the guide
+            "Asynchronous training".
+        stale (int, optional): with `asynchronous`, the number of updates by which a worker may be
+            behind without being waited for; None: that of BPS_STALE, or any number.
+
+    Raises:
+        ValueError: op or the factor is not allowed, or options exclude each other.
 
     Example::
 
@@ -86,8 +150,21 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set: ProcessSet = global_process_set,
         op: int = Average,
         compression: Any = Compression.none,
+        asynchronous: bool | None = None,
+        stale: int | None = None,
     ) -> None:
         check_gradients(op, gradient_predivide_factor)
+        self._bound = choose_bound(asynchronous, stale)
+        if self._bound is not None:
+            options = {
+                "op": op != Average,
+                "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+                "num_groups": bool(num_groups),
+                "process_set": process_set is not global_process_set,
+                "compression": compression is not Compression.none,
+            }
+            check_excluded(options)
+        self._values: dict[tuple[int, ...], _Weights] = {}  # by the indices of the weights
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
         coding_of(compression)  # check it now, not at the first step
@@ -129,13 +206,45 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average a gradient, or a list of gradients, over all workers, and update the weights."""
+        if self._bound is not None:
+            self._exchange(self._optimizer.update, index, weight, grad, state)
+            return
         self._reduce(index, grad)
         self._each(self._optimizer.update, index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Do the same as :meth:`update`, for weights that have a copy in f32."""
+        if self._bound is not None:
+            weights = weight if isinstance(weight, (list, tuple)) else [weight]
+            _check_master(self._optimizer, weights)
+            self._exchange(self._optimizer.update_multi_precision, index, weight, grad, state)
+            return
         self._reduce(index, grad)
         self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
+
+    def _exchange(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        is_list = isinstance(index, (list, tuple))
+        indices, weights = (tuple(index), weight) if is_list else ((index,), [weight])
+        if indices not in self._values:
+            assert self._bound is not None
+            self._values[indices] = _Weights(self._bound)
+        names = [str(self._optimizer.idx2name.get(i, i)) for i in indices]
+        mine = lambda: self._each(update, index, weight, grad, state)  # noqa: E731
+        self._values[indices].step(names, weights, mine)
+
+    def pull_values(self) -> None:
+        """With ``asynchronous=True``, wait until all workers have called this method, and overwrite
+        the weights with the servers' values, which then are the same at all workers. Otherwise do
+        nothing."""
+        for values in self._values.values():
+            values.pull()
+
+    def reset_values(self) -> None:
+        """With ``asynchronous=True``, let the next update set the servers' values to the weights of
+        rank 0. All workers must call this method before the same update, after the weights were
+        changed otherwise."""
+        for values in self._values.values():
+            values.reset()
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the wrapped optimizer's learning rate."""
@@ -171,6 +280,8 @@ class DistributedTrainer(gluon.Trainer):
         num_groups (int): send the gradients in this number of calls; 0: in one call.
         process_set (ProcessSet): the workers over which gradients are averaged. A worker outside
             this set keeps its own gradients.
+        asynchronous, stale: see :class:`DistributedOptimizer`. The first step sets the servers'
+            values to the parameters of rank ``root_rank``.
 
     Example::
 
@@ -190,6 +301,8 @@ class DistributedTrainer(gluon.Trainer):
         prefix: str | None = None,
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
+        asynchronous: bool | None = None,
+        stale: int | None = None,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
@@ -197,7 +310,20 @@ class DistributedTrainer(gluon.Trainer):
                 "DistributedOptimizer",
                 stacklevel=2,
             )
+            if asynchronous is None and optimizer._bound is not None:
+                asynchronous, stale = True, optimizer._bound.stale
             optimizer = optimizer._optimizer
+        bound = choose_bound(asynchronous, stale)
+        if bound is not None:
+            options = {
+                "compression_params": bool(compression_params),
+                "compression": compression is not Compression.none,
+                "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+                "num_groups": bool(num_groups),
+                "process_set": process_set is not global_process_set,
+            }
+            check_excluded(options)
+        self._values = None if bound is None else _Weights(bound, root_rank)
         self._compression = compressor_of_byteps(compression_params, compression, process_set)
         coding_of(self._compression)  # check it now, not at the first step
         self._groups = check_groups(num_groups, None)
@@ -216,7 +342,31 @@ class DistributedTrainer(gluon.Trainer):
         values."""
         self._is_broadcast = True
 
+    def pull_values(self) -> None:
+        """Do what :meth:`DistributedOptimizer.pull_values` does."""
+        if self._values is not None:
+            self._values.pull()
+
+    def reset_values(self) -> None:
+        """Do what :meth:`DistributedOptimizer.reset_values` does, with the parameters of rank
+        ``root_rank``."""
+        if self._values is not None:
+            self._values.reset()
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        if self._values is None:
+            super()._update(ignore_stale_grad)
+            return
+        params = sorted(self._params, key=lambda p: _place(p.name))
+        params = [p for p in params if p.grad_req != "null"]
+        weights = [p.list_data()[0] for p in params]
+        _check_master(self._optimizer, weights)
+        update = lambda: super(DistributedTrainer, self)._update(ignore_stale_grad)  # noqa: E731
+        self._values.step([p.name for p in params], weights, update)
+
     def _allreduce_grads(self) -> None:
+        if self._values is not None:
+            return
         if not self._process_set.included():
             return
         if not self._is_broadcast:
