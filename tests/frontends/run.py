@@ -88,6 +88,7 @@ FRONTENDS = {
         "jax": ("2x1", "3x2"),
         "keras": ("2x2",),
         "asynchronous_keras": ("2x2",),
+        "asynchronous_jax": ("2x2", "3x2"),
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,
