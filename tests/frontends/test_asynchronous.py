@@ -339,6 +339,8 @@ def test_variables_choose_the_bound(monkeypatch, variables, wanted):
             bps.DistributedDataParallel(model)
         with pytest.raises(ValueError, match="LocalSGD cannot train asynchronously"):
             bps.LocalSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), sync_every=2)
+        with pytest.raises(ValueError, match="ddp_hook cannot train asynchronously"):
+            bps.HookState()
 
 
 def test_a_wrong_bound_is_refused(monkeypatch):

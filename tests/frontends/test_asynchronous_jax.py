@@ -116,6 +116,8 @@ def test_the_variable_of_byteps_turns_it_on(monkeypatch):
     assert hasattr(optimizer, "pull_values")
     with pytest.raises(ValueError, match="needs the parameters"):
         optimizer.update(jnp.zeros(4), optimizer.init(jnp.zeros(4)))
+    with pytest.raises(ValueError, match="average_gradients cannot train asynchronously"):
+        bps.average_gradients()
     off = bps.DistributedOptimizer(optax.sgd(1.0), asynchronous=False)
     assert not hasattr(off, "pull_values")
 

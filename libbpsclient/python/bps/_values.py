@@ -206,6 +206,7 @@ class Values:
         self.buckets: list[Bucket] = []
         self.is_set = False
         self._n_awaited = 0  # buckets of the round in flight whose answers are not read yet
+        self._n_pulled = 0  # steps of pull() that are complete
 
     def _cut(self, order: Sequence[int]) -> list[tuple[str, list[tuple[int, int, int]]]]:
         """Return the type and the parts of each bucket."""
@@ -311,9 +312,16 @@ class Values:
 
     def pull(self, write: Access, read: Access) -> None:
         """Wait until all workers have called this method, and read the values, which are then the
-        same at all workers. `write` is that of :meth:`start`."""
+        same at all workers. After a time-out, another call continues this one. `write` is that of
+        :meth:`start`."""
+        if self._n_pulled == 0:
+            self.finish(read)
+            self.start(write, read)
+            self._n_pulled = 1
+        if self._n_pulled == 1:
+            self._runtime.job.barrier()
+            self._submit(None)
+            self._n_pulled = 2
         self.finish(read)
-        self.start(write, read)
-        self._runtime.job.barrier()
-        self.add(None, read)
         self._runtime.job.barrier()  # no worker goes on before all have read
+        self._n_pulled = 0

@@ -112,13 +112,14 @@ def _optimizers() -> dict[str, Any]:
         """Do the same as :func:`bps.torch.DistributedOptimizer`.
 
         Args:
-            staleness, pipesgd_warmup_iter (int): must be 0, because sums are synchronous.
+            staleness, pipesgd_warmup_iter (int): must be 0, because this staleness is that of sums.
             options: further arguments of :func:`bps.torch.DistributedOptimizer`.
         """
         if staleness or pipesgd_warmup_iter:
             raise NotImplementedError(
                 "staleness: sums are synchronous; to let a step overlap with the next forward "
-                "pass, remove the argument and set cross_barrier=True"
+                "pass, remove the argument and set cross_barrier=True; to train asynchronously, "
+                "set asynchronous=True, and stale for a bound"
             )
         options.setdefault("keeps_gradients", True)  # as BytePS does
         return bps.torch.DistributedOptimizer(

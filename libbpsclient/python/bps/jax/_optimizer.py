@@ -12,7 +12,7 @@ from bps._asynchronous import ArraySteps
 from bps._compression import Compression
 from bps._ops import Average, check_gradients
 from bps._sets import ProcessSet, global_process_set
-from bps._values import Bound, check_excluded, choose_bound
+from bps._values import Bound, check_excluded, choose_bound, refuse
 from bps.jax._ops import call, like, place_names, push_pull
 
 
@@ -41,6 +41,17 @@ def average_gradients(
         >>> clip = optax.clip_by_global_norm(1.0)
         >>> optimizer = optax.chain(bps.jax.average_gradients(), clip, optax.sgd(0.1))
     """
+    refuse("average_gradients")
+    return _averages(op, name, compression, process_set)
+
+
+def _averages(
+    op: int = Average,
+    name: str = "grad",
+    compression: Any = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Do :func:`average_gradients`, also if the environment chooses asynchronous training."""
     import optax
 
     check_gradients(op)
@@ -131,7 +142,7 @@ def DistributedOptimizer(  # noqa: N802 - a name users know
 
     bound = choose_bound(asynchronous, stale)
     if bound is None:
-        return optax.chain(average_gradients(**options), optimizer)
+        return optax.chain(_averages(**options), optimizer)
     given = {
         "op": options.get("op", Average) != Average,
         "compression": options.get("compression", Compression.none) is not Compression.none,

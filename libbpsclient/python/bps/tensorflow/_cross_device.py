@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bps import _core
 from bps._ops import Average, check_gradients
+from bps._values import refuse
 from bps.tensorflow._tape import reduce_gradients
 
 
@@ -31,6 +32,7 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
     """
 
     def __init__(self, op: int = Average) -> None:
+        refuse("CrossDeviceOps")
         super().__init__()
         check_gradients(op)
         self._bps_op = op

@@ -195,6 +195,7 @@ class HookState:
         wire: torch.dtype | None = None,
         compression: type[Compressor] = Compression.none,
     ) -> None:
+        refuse("ddp_hook")
         self.wire, self._coding = wire, gradient_coding(compression)
         if wire is not None and self._coding != RAW:
             raise ValueError("HookState takes wire or compression, not both")
