@@ -286,6 +286,21 @@ def test_parameters_changed_outside_of_a_step_are_refused_until_the_values_are_r
     assert torch.equal(values(model), wanted)
 
 
+def test_a_broadcast_after_a_step_is_allowed_and_changes_no_value():
+    model = network()
+    optimizer = wrap(model, lr=1.0)
+    bps.broadcast_parameters(model.state_dict(), 0)
+    begin = values(model)
+    for _ in range(3):
+        set_gradients(model, 1.0 + bps.rank())
+        optimizer.step()
+        bps.broadcast_parameters(model.state_dict(), 0)  # answers differ between workers
+    optimizer.pull_values()
+    total = 3 * sum(1.0 + r for r in range(bps.size()))
+    assert (values(model) - (begin - total)).abs().max() < 1e-10
+    assert same_everywhere(model)
+
+
 def test_parameters_of_a_group_that_is_added_are_exchanged():
     model, more = network(), torch.nn.Parameter(torch.full((5,), float(bps.rank())))
     optimizer = wrap(model, lr=1.0)

@@ -80,6 +80,18 @@ def test_the_updates_of_all_workers_are_added_to_the_weights_of_rank_0():
     assert keras.ops.convert_to_numpy(variable).tolist() == [wanted] * 4
 
 
+@pytest.mark.parametrize("is_built", [False, True])
+def test_the_broadcast_callback_may_send_before_and_after_the_first_batch(is_built):
+    layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers] if is_built else layers)
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.01), asynchronous=True)
+    model.compile(optimizer, "mse")
+    callbacks = [bps.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(*data(), 16, 2, verbose=0, callbacks=callbacks)
+    optimizer.pull_values()
+    assert same_everywhere(model)
+
+
 @pytest.mark.parametrize("averages", [False, True])
 def test_accumulated_gradients_are_applied_in_each_second_step(averages):
     variable = keras.Variable(np.zeros(4, "f4"))

@@ -213,6 +213,7 @@ def broadcast(
                 at += a.nbytes
             if block.size:
                 rt.job.broadcast_memory(block.ctypes.data, block.size, root)
+            rt.n_received += rt.job.rank != root
     at, outputs = 0, [np.empty(0)] * len(arrays)
     for i, a in zip(order, given):
         # Copy, because the address in the block may lack the alignment of the type.

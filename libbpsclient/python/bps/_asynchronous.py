@@ -106,7 +106,8 @@ class ArraySteps:
         values.finish(self._read)
         if not values.is_set:
             values.start(self._writer(before), self._read)
-        elif self._can_check:
+            values.take_broadcasts()
+        elif not values.take_broadcasts() and self._can_check:
             for name, array, answer in zip(names, before, self._answers):
                 if not _have_equal_bits(array, answer):
                     raise RuntimeError(

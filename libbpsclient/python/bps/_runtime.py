@@ -130,6 +130,8 @@ class Runtime:
         self.n_restarts = 0  # number of calls of restart()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
+        # Number of broadcasts that have overwritten tensors of this worker with another worker's.
+        self.n_received = 0
         self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
         self.turns: Any = None  # a bps.tensorflow._session.Turns; None: no session graph has run
         self._failure: BaseException | None = None  # error that check() raises, see submission()

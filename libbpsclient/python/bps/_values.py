@@ -207,6 +207,14 @@ class Values:
         self.is_set = False
         self._n_awaited = 0  # buckets of the round in flight whose answers are not read yet
         self._n_pulled = 0  # steps of pull() that are complete
+        self._n_received = self._runtime.n_received
+
+    def take_broadcasts(self) -> bool:
+        """Return whether this worker has received a broadcast since the last call. Its parameters
+        may then be those of another worker, as after the first step of many scripts. The next
+        answer replaces them."""
+        seen, self._n_received = self._n_received, self._runtime.n_received
+        return seen != self._n_received
 
     def _cut(self, order: Sequence[int]) -> list[tuple[str, list[tuple[int, int, int]]]]:
         """Return the type and the parts of each bucket."""

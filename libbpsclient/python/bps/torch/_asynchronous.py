@@ -14,12 +14,14 @@ from bps.torch._memory import check_device, described, described_type, input_vie
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def _are_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.dtype, a.device, a.shape) == (b.dtype, b.device, b.shape)
+
+
 def _have_equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether two tensors have the same type, device and bits. NaNs may be equal."""
-    if a.dtype != b.dtype or a.device != b.device or a.shape != b.shape:
-        return False
-    bits = _BITS[a.element_size()]
-    return torch.equal(a.detach().view(bits), b.view(bits))
+    bits = _BITS[b.element_size()]
+    return _are_alike(a, b) and torch.equal(a.detach().view(bits), b.view(bits))
 
 
 class _Group:
@@ -81,10 +83,16 @@ class _Group:
         if not self.values.is_set:
             self._kept.clear()
             self.values.start(self._write_parameters, self._read)
+            self.values.take_broadcasts()
             return
+        has_received = self.values.take_broadcasts()
         for i, kept in self._kept.items():
             name, param = self._named[i]
-            if not _have_equal_bits(param, kept):
+            if _have_equal_bits(param, kept):
+                continue
+            if has_received and _are_alike(param, kept):
+                kept.copy_(param)
+            else:
                 raise RuntimeError(
                     f"parameter '{name}' was changed outside of step(), but the servers keep its "
                     "value: call reset_values() of the optimizer at all workers before the next "

@@ -44,6 +44,7 @@ def _broadcast(
     given, taken = (values, []) if rt.job.rank == root else ([], values)
     n_bytes = length(values)
     options = {"owners": [(root, 0, n_bytes)], **MOVE}
+    rt.n_received += rt.job.rank != root
     return sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
 
 
