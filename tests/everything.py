@@ -217,6 +217,13 @@ TARGETS = (
         ("BARS=--strict --out build/everything/recipes.md",),
         paths=("libbpsclient", "tests/bench/recipes.py", "tests/netlab.sh"),
     ),
+    Target(
+        "asynchronous",
+        10,
+        r"^\| .*\*\*no\*\*.*",
+        ("BARS=--strict --out build/everything/asynchronous.md",),
+        paths=("bps-agent", "bps-server", "libbpsclient", "tests/bench/asynchronous.py"),
+    ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
     Target("wheel-again", 10, r"the wheels are the same", paths=PROGRAMS),

@@ -54,6 +54,7 @@ help:
 	@echo '                 bench-frontends: steps of Keras, calls, sparse tables;'
 	@echo '                 both write docs/results/performance'
 	@echo 'make accuracy    training with blocks beside float32, into docs/results'
+	@echo 'make asynchronous  bounds of asynchronous training, into docs/results'
 	@echo 'make recipes     DiLoCo and late gradients, into docs/results (root)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make wheel       the Python package with library and programs, in build/wheel'
@@ -204,7 +205,13 @@ recipes:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/recipes.py build/release --out docs/results/recipes.md $(BARS)
+# Compare bounds of asynchronous training.
+asynchronous:
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/asynchronous.py build/release --out docs/results/asynchronous.md $(BARS)
 .PHONY: huge latency bench-build bench-bars bench-torch bench-frontends accuracy recipes
+.PHONY: asynchronous
 
 # Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
 # many as fit in MINUTES (60). ONLY=a,b runs only targets a and b.
