@@ -8,6 +8,7 @@ for STEP_S, which stands for an accelerator. Each group compares the time of the
 updates, and the accuracy, with those of the bound 0, where all workers wait for each other:
     stall    each step takes four times as long with a probability of 10 %
     slow     rank 0 takes three times as long in each step
+Then momenta are compared, with the slow rank and a larger learning rate.
 With --strict, the exit status is 1 if a bar does not hold. If the environment of the front-ends'
 tests (tests/frontends/torch.txt) does not exist, the program makes it.
 """
@@ -31,7 +32,8 @@ from page import Row, row
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "libbpsclient" / "examples" / "digits.csv"
 WORKERS, STEP_S, BATCH, TRAINED = 4, 0.02, 16, 1400
-GROUPS, BOUNDS = ("stall", "slow"), (0, 1, 2, 4, 8, None)
+GROUPS, BOUNDS, RATE = ("stall", "slow"), (0, 1, 2, 4, 8, None), 0.2
+MOMENTA, RATE_OF_MOMENTA = (0.0, 0.5, 0.9), 0.4
 # Bars of the times over that of the bound 0. A simulation of the rules without the costs of bps had
 # .73 for stalls and the bound 2, .99 for a slow worker and the bound 8, and .47 without a bound.
 BARS = {
@@ -59,7 +61,9 @@ def sleep_s(group: str, rank: int, generator: Any) -> float:
     return STEP_S * (3 if rank == 0 else 1)
 
 
-def train(group: str, bound: int | None, seed: int, steps: int) -> tuple[float, float]:
+def train(
+    group: str, bound: int | None, seed: int, steps: int, rate: float = RATE, momentum: float = 0.0
+) -> tuple[float, float]:
     """Train until all workers together have made `steps` steps for each. Return the seconds, and
     the accuracy in per cent."""
     import torch
@@ -74,14 +78,16 @@ def train(group: str, bound: int | None, seed: int, steps: int) -> tuple[float, 
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.2 / WORKERS),
+        torch.optim.SGD(model.parameters(), lr=rate / WORKERS, momentum=momentum),
         model.named_parameters(),
         asynchronous=True,
         stale=bound,
     )
     # Without a bound, workers make different numbers of steps. This value counts those of all.
     job = _core.runtime().job
-    total = job.declare(f"steps/{group}/{bound}/{seed}", "f64", 1, mode="value", stale=None)
+    total = job.declare(
+        f"steps/{group}/{bound}/{seed}/{rate}/{momentum}", "f64", 1, mode="value", stale=None
+    )
     total.abstain()
     total.wait()
     for param in model.parameters():
@@ -115,11 +121,16 @@ def worker(args: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     bps.init()
-    figures = [
+    figures: list[Any] = [
         [group, bound, [train(group, bound, seed, args.steps) for seed in range(args.seeds)]]
         for group in GROUPS
         for bound in BOUNDS
     ]
+    for momentum in MOMENTA:
+        for bound in (0, None):
+            options = args.steps, RATE_OF_MOMENTA, momentum
+            runs = [train("slow", bound, seed, *options) for seed in range(args.seeds)]
+            figures.append([f"momentum {momentum:g}", bound, runs])
     if bps.rank() == 0:
         Path(args.result).write_text(json.dumps(figures))
     bps.shutdown()
@@ -141,6 +152,11 @@ def rows_of(figures: dict[tuple[str, int | None], Any]) -> Iterator[Row]:
                 bar = BARS.get((group, bound), ("", None))
                 yield row(f"{what}, time over that of bound 0", bar[0], ratios, bar[1])
             yield row(f"{what}, accuracy in %", ">= 90", [a for _, a in runs], lambda x: x >= 90)
+    for momentum in MOMENTA:
+        for bound in (0, None):
+            group = f"momentum {momentum:g}"
+            accuracies = [a for _, a in figures[group, bound]]
+            yield row(f"{group}: {named(bound)}, accuracy in %", "", accuracies, None)
 
 
 def report(args: argparse.Namespace) -> list[Row]:
