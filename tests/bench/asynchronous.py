@@ -206,8 +206,8 @@ def main() -> int:
     holds = page.write(
         "Asynchronous training",
         (
-            "This page compares bounds of asynchronous training with the bound 0, where all workers",
-            "wait for each other: if each worker stalls now and then, and if one is slow for good.",
+            "This page compares bounds of asynchronous training with the bound 0, where workers",
+            "wait for all others: if each worker stalls now and then, and if one is slow for good.",
             "[The guide](../guides/asynchronous.md) says when a bound helps.",
         ),
         args.build,

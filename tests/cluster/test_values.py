@@ -98,7 +98,14 @@ def test_time_out_names_the_late_worker_of_the_own_machine(cluster):
 @pytest.mark.parametrize("stale", [0, 2])
 def test_time_out_names_only_the_worker_beyond_the_bound(cluster, stale):
     c = cluster(agents=3, servers=1)
-    results = c.run("beyond_the_bound", 3, {"stale": stale})
+    job = c.start_job("beyond_the_bound", 3, {"stale": stale})
+
+    def is_reported():
+        text = c.bpsctl("why-stuck").stdout
+        return f"'v' round {3 + stale + 1}: 2 workers waiting" in text and "is at round 3" in text
+
+    c.wait_for("why-stuck names the worker", is_reported)
+    results = c.finish(job)
     assert [n for n, _ in results] == [3 + stale + 1] * 3
     for rank in (0, 2):
         text = results[rank][1]

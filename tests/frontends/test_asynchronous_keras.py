@@ -101,6 +101,7 @@ def test_accumulated_gradients_are_applied_in_each_second_step(averages):
         backward_passes_per_step=2,
         average_aggregated_gradients=averages,
     )
+    optimizer.pull_values()  # reads nothing before the first update
     optimizer.build([variable])
     for _ in range(4):
         optimizer.apply([keras.ops.ones(4)], [variable])

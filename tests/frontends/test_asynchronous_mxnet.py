@@ -153,6 +153,9 @@ def test_weights_changed_outside_of_an_update_are_refused_until_the_values_are_r
 def test_the_variable_of_byteps_turns_it_on_also_inside_a_trainer(monkeypatch):
     monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
     optimizer = bps.DistributedOptimizer(mx.optimizer.create("sgd"))
+    off = bps.DistributedOptimizer(mx.optimizer.create("sgd"), asynchronous=False)
+    with pytest.warns(UserWarning, match="uses the optimizer inside"):
+        assert bps.DistributedTrainer(network().collect_params(), off)._values is None
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC")
     assert optimizer._bound == (None,)
     with pytest.warns(UserWarning, match="uses the optimizer inside"):

@@ -138,6 +138,8 @@ class ArraySteps:
             names: names of the parameters, as in :meth:`exchange`.
             arrays: the parameters.
         """
+        if not arrays:  # the optimizer has updated nothing yet
+            return []
         given = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
         self._open(given, names).pull(self._writer(given), self._read)
         return self._answers

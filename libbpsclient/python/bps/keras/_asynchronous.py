@@ -108,6 +108,8 @@ class VariableSteps:
         """Wait until all workers have called this method, and assign the servers' values, which
         are then the same at all workers. Call it outside of compiled functions."""
         variables = list(variables)
+        if not variables:  # the optimizer has updated nothing yet
+            return
         names, n = [_path(v) for v in variables], len(variables)
 
         def pull(*given: np.ndarray) -> list[np.ndarray]:

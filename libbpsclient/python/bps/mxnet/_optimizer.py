@@ -310,8 +310,9 @@ class DistributedTrainer(gluon.Trainer):
                 "DistributedOptimizer",
                 stacklevel=2,
             )
-            if asynchronous is None and optimizer._bound is not None:
-                asynchronous, stale = True, optimizer._bound.stale
+            if asynchronous is None:
+                asynchronous = optimizer._bound is not None
+                stale = optimizer._bound.stale if optimizer._bound else None
             optimizer = optimizer._optimizer
         bound = choose_bound(asynchronous, stale)
         if bound is not None:

@@ -49,6 +49,8 @@ def asynchronous_methods(base: Any, bound: Bound) -> dict[str, Any]:
         """Wait until all workers have called this method, and assign the servers' values to the
         variables of the last update. In a graph, return the operation that does."""
         variables = list(known)
+        if not variables:
+            return None if tf.executing_eagerly() else tf.no_op()
         names = [variable.name for variable in variables]
 
         def pull(*given: np.ndarray) -> list[np.ndarray]:
