@@ -200,10 +200,14 @@ def push_pull(
 
     Args:
         scope (str): beginning of the name of the operation. The name is not part of other scopes.
-        enable_async (bool): must be False, because bps has no asynchronous training.
+        enable_async (bool): must be False, because only a DistributedOptimizer trains
+            asynchronously.
     """
     if enable_async:
-        raise NotImplementedError("push_pull: bps does not support enable_async=True")
+        raise NotImplementedError(
+            "push_pull: bps does not support enable_async=True: let a DistributedOptimizer train "
+            "asynchronously"
+        )
     full = f"{scope}{name or ''}" or None
     options: dict[str, Any] = {"name": full, "ignore_name_scope": bool(scope)}
     return allreduce(tensor, average, device_dense, device_sparse, compression, op, **options)
