@@ -403,7 +403,9 @@ static void trace_answer_question(void *arg)
 	TAILQ_FOREACH (job, &q->agent->jobs, link)
 		if (strcmp(job->name, q->job) == 0 && (!found || found->state == JOB_ENDED))
 			found = job;
-	if (found) {
+	if (found && found->n_traces) {
+		rc = -EBUSY;
+	} else if (found) {
 		hosts = roster_copy_hosts(found, &n_hosts);
 		rc = trace_start(found, &all, hosts, n_hosts, on_trace_made, q);
 	}

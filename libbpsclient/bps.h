@@ -411,8 +411,8 @@ BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
  * chrome://tracing, and for joining with a trace of PyTorch's profiler. The trace has the rounds of
  * all workers of the machine that began at since_ns of CLOCK_MONOTONIC or later, at most the last
  * 16,384; 0: all of them. The call does not disturb rounds that are in flight. In a job of one
- * worker, which has no agent, the trace has no rounds. Errors: those of bps_traffic; -EBUSY while
- * another worker's trace is written; the error of open(2) or write(2) on the file. */
+ * worker, which has no agent, the trace has no rounds. Errors: those of bps_traffic; the error of
+ * open(2) or write(2) on the file. */
 BPS_API int bps_trace(struct bps *b, const char *path, uint64_t since_ns);
 
 /* Collectives on small host data, built on push_pull. All workers must call the same collectives in

@@ -166,12 +166,10 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc; /* this process is a forked child, and the job belongs to its parent */
 	FAILPOINT(CLIENT_CLOSE);
-	if (b->is_single)
+	if (!b->is_suspended)
 		trace_write_planned(b);
 	if (!b->is_single && !b->is_suspended) {
 		rc = session_failure(&b->session, last_error_text());
-		if (!rc)
-			trace_write_planned(b);
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());

@@ -59,7 +59,7 @@ struct job {
 	struct agt_job *core;
 	struct step_log steps;
 	struct round_log rounds;
-	bool is_traced;                 /* a trace of the job is being written */
+	uint32_t n_traces;              /* number of traces that are being written */
 	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has sent JOB for this job since the last reconnect */

@@ -123,7 +123,7 @@ static void trace_over(uv_work_t *work, int status)
 
 	TAILQ_FOREACH (job, &t->agent->jobs, link)
 		if (job->number == t->job_number)
-			job->is_traced = false;
+			job->n_traces--;
 	t->done(t->arg, status < 0 ? -ECANCELED : t->fd);
 	trace_job_free(t);
 }
@@ -132,13 +132,13 @@ int trace_start(struct job *job, const struct round_choice *choice, char **hosts
 	void (*done)(void *arg, int fd), void *arg)
 {
 	struct agent *a = job->agent;
-	struct trace *t = job->is_traced ? NULL : calloc(1, sizeof(*t));
+	struct trace *t = calloc(1, sizeof(*t));
 	struct trace_content *c;
-	int rc = job->is_traced ? -EBUSY : -ENOMEM;
+	int rc;
 
 	if (!t) {
 		strings_free(hosts, n_hosts);
-		return rc;
+		return -ENOMEM;
 	}
 	*t = (struct trace){.work = {.data = t},
 		.agent = a,
@@ -162,7 +162,7 @@ int trace_start(struct job *job, const struct round_choice *choice, char **hosts
 		return rc;
 	}
 	c->records = round_log_copy(&job->rounds, choice, &c->n_records, &c->n_lost);
-	job->is_traced = true;
+	job->n_traces++;
 	uv_queue_work(dataloop_uv(a->loop), &t->work, trace_run, trace_over);
 	return 0;
 }

@@ -10,8 +10,8 @@ struct job;
 
 /* Owns: the function takes `hosts`, an array of n_hosts strings by member number, and frees it.
  * Calls done(arg, fd) on the data thread, unless it returns an error. fd: a memory file with the
- * trace, which `done` must close, or a negative error code. One trace of a job is written at a
- * time. Errors: -EBUSY: one is being written; -ENOMEM. Thread: the data thread. */
+ * trace, which `done` must close, or a negative error code. The caller bounds the number of traces
+ * that are written at a time. Errors: -ENOMEM. Thread: the data thread. */
 int trace_start(struct job *job, const struct round_choice *choice, char **hosts, size_t n_hosts,
 	void (*done)(void *arg, int fd), void *arg);
 #endif

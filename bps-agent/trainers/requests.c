@@ -31,7 +31,9 @@ static void trainer_send_traffic(struct trainer *t, uint32_t seq)
 	trainer_send_message(t, &m, NULL, 0);
 }
 
-/* A trainer's request for a trace. The trainer is held until the trace is ready. */
+/* A trainer's request for a trace. The trainer is held until the trace is ready, so the agent
+ * writes at most one trace for each trainer at a time. It does not refuse a second trainer, because
+ * all workers of a machine request their traces after the same step. */
 struct trace_request {
 	struct trainer *trainer;
 	uint32_t seq;
@@ -43,9 +45,8 @@ static void trainer_send_trace(struct trainer *t, uint32_t seq, int fd)
 	struct local_msg m = {.type = LOCAL_TRACE, .seq = seq, .trace = {.text = ""}};
 
 	if (fd < 0)
-		m.trace = (struct local_text){.code = (uint32_t)-fd,
-			.text = fd == -EBUSY ? "a trace of this job is being written; try again"
-					     : "the agent cannot write the trace"};
+		m.trace = (struct local_text){
+			.code = (uint32_t)-fd, .text = "the agent cannot write the trace"};
 	trainer_send_message(t, &m, &fd, fd < 0 ? 0 : 1);
 }
 

@@ -92,6 +92,7 @@ static const struct {
 	{"HOROVOD_ELASTIC", SWITCH, ELASTIC},
 	{"HOROVOD_ELASTIC_TIMEOUT", VALUE, ELASTIC},
 	{"HOROVOD_RESET_LIMIT", VALUE, ELASTIC},
+	{"HOROVOD_TIMELINE_MARK_CYCLES", SWITCH, "there are no cycles to mark; unset it"},
 	{"HOROVOD_SIZE", COUNT, START},
 };
 

@@ -71,14 +71,14 @@ int trace_file_save(const char *path, int from)
 
 void trace_plan_make_folder(struct trace_plan *plan)
 {
-	char *last = strrchr(plan->folder, '/');
-
-	if (!last)
+	if (!*plan->folder)
 		return;
-	*last = 0;
-	mkdir(plan->folder, 0777);
-	*last = '/';
-	mkdir(plan->folder, 0777);
+	for (char *end = plan->folder + 1; (end = strchr(end, '/')); end++) {
+		*end = 0;
+		mkdir(plan->folder, 0777);
+		*end = '/';
+	}
+	mkdir(plan->folder, 0777); /* if this fails, the error of the file says so */
 }
 
 static uint64_t read_step(const char *name, uint64_t by_default)
@@ -89,8 +89,8 @@ static uint64_t read_step(const char *name, uint64_t by_default)
 
 	if (!value || !*value)
 		return by_default;
-	step = strtoull(value, &end, 10);
-	if (!*end && step > 0)
+	step = strtoull(value, &end, 10); /* which accepts a sign */
+	if (!*end && step > 0 && !strchr(value, '-'))
 		return step;
 	fprintf(stderr, "libbpsclient: warning: %s=%.20s is no number of a step: using %llu\n",
 		name, value, (unsigned long long)by_default);

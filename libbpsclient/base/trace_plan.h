@@ -20,7 +20,7 @@ struct trace_plan {
 };
 
 void trace_plan_from_env(struct trace_plan *plan, int32_t rank, int32_t local_rank);
-/* Make the plan's folder and its parent, unless they exist. */
+/* Make the plan's folder and the folders above it, unless they exist. */
 void trace_plan_make_folder(struct trace_plan *plan);
 /* Write the file by way of a temporary file beside it, so that a reader finds the old file or the
  * whole new one. from: a memory file with the trace; -1: there are no rounds. Errors: -errno. */
