@@ -193,9 +193,8 @@ int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t
 
 /* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC ASK_TRACE.
  * Agent to trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC TRACE.
- * A frame is
- * u16 type, u16 0, u32 seq, then the struct, encoded by common/wire/codec.h. An answer has the seq
- * of its request. A seq may be 0. */
+ * A frame is u16 type, u16 0, u32 seq, then the struct, encoded by common/wire/codec.h. An answer
+ * has the seq of its request. A seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	/* Answer to HELLO. The message carries the descriptors of the control memfd and the

@@ -592,6 +592,34 @@ static void golden_bytes_of_traffic_do_not_change(void **state)
 	check_golden(&m, golden, sizeof(golden));
 }
 
+static void golden_bytes_of_a_request_for_a_trace_do_not_change(void **state)
+{
+	static const unsigned char golden[] = {19, 0, 0, 0, 4, 0, 0, 0, 24, 0, 0, 0, /* head */
+		9, 0, 0, 0, 0, 3, 0, 0,                                              /* since_ns */
+		7, 0, 0, 0, 0, 0, 0, 1, 8, 0, 0, 0, 0, 2, 0, 0};
+	struct local_msg m = {.type = LOCAL_ASK_TRACE,
+		.seq = 4,
+		.ask_trace = {.since_ns = (3ull << 40) + 9,
+			.first_round = (1ull << 56) + 7,
+			.last_round = (2ull << 40) + 8}};
+
+	(void)state;
+	check_golden(&m, golden, sizeof(golden));
+}
+
+static void golden_bytes_of_a_trace_do_not_change(void **state)
+{
+	static const unsigned char golden[] = {20, 0, 0, 0, 4, 0, 0, 0, /* head */
+		20, 0, 0, 0, 12, 0, 0, 0, 2, 0, 0, 0, 'n', 'o',         /* code, text */
+		1, 0, 0, 0, 2, 0, 0, 0, 'a', '0'};                      /* cause */
+	struct local_msg m = {.type = LOCAL_TRACE,
+		.seq = 4,
+		.trace = {.code = 12, .text = "no", .cause = {.rank = 1, .host = "a0"}}};
+
+	(void)state;
+	check_golden(&m, golden, sizeof(golden));
+}
+
 static void golden_bytes_of_device_memory_do_not_change(void **state)
 {
 	static const unsigned char golden[] = {36, 0, 0, 0, 2, 0, 0, 0, /* head */
@@ -665,6 +693,8 @@ int main(void)
 		cmocka_unit_test(frame_longer_than_the_limit_is_refused),
 		cmocka_unit_test(golden_bytes_of_a_why_frame_do_not_change),
 		cmocka_unit_test(golden_bytes_of_traffic_do_not_change),
+		cmocka_unit_test(golden_bytes_of_a_request_for_a_trace_do_not_change),
+		cmocka_unit_test(golden_bytes_of_a_trace_do_not_change),
 		cmocka_unit_test(golden_bytes_of_device_memory_do_not_change),
 		cmocka_unit_test(every_type_has_a_name_and_survives_the_trip_empty),
 	};
