@@ -54,8 +54,11 @@ loss = hvd.allreduce(torch.tensor(FACTOR * hvd.rank()), name="avg_loss").item()
 assert loss == FACTOR * (hvd.size() - 1) / 2
 weights = hvd.allgather(model.weight.detach().view(1, -1))
 assert (weights == weights[0]).all()
+hvd.start_timeline("trace.json")
+hvd.allreduce(torch.ones(3), name="traced")
+hvd.stop_timeline()
 try:
-    hvd.start_timeline("trace.json")
+    hvd.run(print)
 except NotImplementedError as error:
     print(error)
 try:
@@ -127,9 +130,11 @@ def all_ranks(output):
 def test_a_horovod_script_runs_unmodified(tmp_path):
     (tmp_path / "train.py").write_text(HOROVOD)
     (tmp_path / "helper.py").write_text("FACTOR = 3.0\n")
-    code, output = run("-m", "bps.compat", tmp_path / "train.py", "--lr", "0.1")
+    words = ("-m", "bps.compat", tmp_path / "train.py", "--lr", "0.1")
+    code, output = run(*words, cwd=tmp_path)
     assert code == 0 and all_ranks(output), output
-    assert "horovod.torch.start_timeline: watch the job with bpsctl" in output
+    assert "horovod.torch.run: start the script with bpsrun" in output
+    assert "traced" in (tmp_path / "trace.json").read_text()
 
 
 def test_a_byteps_script_runs_unmodified(tmp_path):

@@ -14,6 +14,7 @@ import coded
 import horovod.torch as hvd
 import numpy as np
 import pytest
+import timelines
 import torch
 
 import bps.torch
@@ -125,6 +126,39 @@ def test_sets_that_init_creates():
     assert hvd.get_process_set_ids_and_ranks() == {0: list(ranks())}
 
 
+# ---- timelines ----
+
+
+def reduced(name):
+    hvd.allreduce(mine(), name=name)
+
+
+def test_a_timeline_has_the_rounds_between_start_and_stop(tmp_path):
+    timelines.check_between_start_and_stop(hvd, tmp_path, reduced)
+
+
+def test_a_timeline_that_cannot_be_written_is_refused_at_the_start():
+    timelines.check_what_is_refused(hvd)
+
+
+def test_the_end_of_the_job_writes_a_timeline(tmp_path):
+    timelines.check_end_of_the_job(hvd, tmp_path, reduced)
+
+
+def test_an_abort_of_the_job_leaves_a_warning(tmp_path):
+    hvd.start_timeline(str(tmp_path / "timeline.json"))
+    hvd.barrier()
+    hvd.barrier()  # all workers have left the first one
+    job = bps._core.runtime().job
+    if hvd.rank() == 0:
+        with pytest.warns(UserWarning, match="has no rounds, because the job was aborted"):
+            job._stop(is_abort=True)
+    else:
+        job._stop(is_abort=True)
+    with pytest.raises(ValueError, match="no timeline was started"):
+        hvd.stop_timeline()
+
+
 # ---- names and arguments ----
 
 # Public calls of Horovod 0.28, with their parameters in order and the defaults. A default is an
@@ -175,6 +209,8 @@ HOROVOD = {
     "init": "comm=None, process_sets=None",
     "is_homogeneous": "",
     "is_initialized": "",
+    "start_timeline": "file_path, mark_cycles=False",
+    "stop_timeline": "",
     "join": "device=-1",
     "local_rank": "",
     "local_size": "",

@@ -35,10 +35,12 @@ WARMUP = "warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbo
 MXNET_REDUCE = f"average=None, name=None, priority=0, {SCALES}, {SETS}"
 MXNET_GATHER = f"name=None, priority=0, {SETS}"
 PLACE = dict.fromkeys(("local_rank", "local_size", "rank", "shutdown", "size"), "")
+TIMELINE = {"start_timeline": "file_path, mark_cycles=False", "stop_timeline": ""}
 
 # Public calls of Horovod 0.28.
 TENSORFLOW = {
     **PLACE,
+    **TIMELINE,
     "add_process_set": "process_set",
     "allgather": f"tensor, {SCOPE}, {SETS}",
     "allgather_object": f"obj, session=None, name=None, {SETS}",
@@ -80,6 +82,7 @@ TENSORFLOW = {
 }
 KERAS = {
     **PLACE,
+    **TIMELINE,
     "allgather": "value, name=None",
     "allreduce": f"value, name=None, average=None, {SCALES}, op=None, compression=Compression.none",
     "broadcast": "value, root_rank, name=None",
@@ -103,6 +106,7 @@ KERAS = {
 }
 MXNET = {
     **PLACE,
+    **TIMELINE,
     "allgather": f"tensor, {MXNET_GATHER}",
     "allgather_object": f"obj, name=None, {SETS}",
     "allreduce": f"tensor, {MXNET_REDUCE}",

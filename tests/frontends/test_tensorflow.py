@@ -10,6 +10,7 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
+import timelines
 
 import bps.tensorflow as bps
 from bps import _core, _group
@@ -57,6 +58,17 @@ def near(a, b, tolerance=1e-6):
 def same_everywhere(tensor):
     all_ = bps.allgather(tf.reshape(tf.convert_to_tensor(tensor), [1, -1])).numpy()
     return all(np.array_equal(all_[0], row) for row in all_)
+
+
+# ---- timelines ----
+
+
+def test_a_timeline_has_the_rounds_between_start_and_stop(tmp_path):
+    def reduced(name):
+        bps.allreduce(tf.ones(3), name=name)
+
+    timelines.check_between_start_and_stop(bps, tmp_path, reduced)
+    timelines.check_what_is_refused(bps)
 
 
 # ---- place ----

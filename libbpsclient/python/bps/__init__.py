@@ -14,6 +14,7 @@ Example::
 Only the methods that take or return arrays need NumPy. See bpsclient(3) for the calls.
 """
 
+from bps._core import trace
 from bps._gpu_tensor import GpuTensor
 from bps._job import Job, open
 from bps._library import (
@@ -64,6 +65,7 @@ __all__ = [
     "Traffic",
     "Worker",
     "open",
+    "trace",
     "version",
     *CODES,
 ]

@@ -241,6 +241,35 @@ def runtime() -> Runtime:
     return _current
 
 
+def trace(path: str | os.PathLike[str], since: float = 0.0) -> None:
+    """Write the last rounds of the process's job on this machine to a file. A job that
+    :func:`bps.open` has returned has a method of this name.
+
+    The file is a trace in the format of Chrome's JSON. https://ui.perfetto.dev and
+    ``chrome://tracing`` show it, and ``python -m bps.tracing join`` adds it to a trace of PyTorch's
+    profiler. Its rows are steps, waits and rounds, see the guide "monitor". The call does not
+    disturb rounds that are in flight, and each worker may make it.
+
+    Args:
+        path (str): the file. A file of this name is replaced.
+        since (float): leave out rounds that began earlier, in seconds of :func:`time.monotonic`.
+            The agent keeps the last 16,384 rounds; the file says how many it has lost.
+
+    In a job of one worker, which has no agent, the trace has no rounds.
+
+    Raises:
+        NotInitialized: :func:`init` has not been called.
+        Error: the agent does not answer, or is of an older release (-EOPNOTSUPP), or the file
+            cannot be written. The last error has the code of the system, such as -ENOENT.
+
+    Example:
+        >>> begun = time.monotonic()
+        >>> train(steps=20)
+        >>> bps.trace(f"/tmp/trace-{bps.rank()}.json", since=begun)
+    """
+    runtime().job.trace(path, since)
+
+
 def rank() -> int:
     """Return this worker's number in the job, from 0."""
     return _known_job().rank

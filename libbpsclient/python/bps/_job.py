@@ -225,14 +225,7 @@ class Job:
         return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def trace(self, path: str | os.PathLike[str], since: float = 0.0) -> None:
-        """Write the last rounds of this machine's workers to a file for https://ui.perfetto.dev.
-
-        Args:
-            path: the file. A file of this name is replaced.
-            since (float): leave out rounds that began earlier, in seconds of
-                :func:`time.monotonic`.
-
-        See :func:`bps.trace`."""
+        """Write the last rounds of this job on this machine to a file, see :func:`bps.trace`."""
         check(lib.bps_trace(self.handle, os.fsencode(path), int(since * 1e9)))
 
     def gpu_open(self, uuid: Any = None) -> None:

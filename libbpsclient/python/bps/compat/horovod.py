@@ -25,8 +25,6 @@ from bps._ops import Average
 from bps.compat import _alias
 
 LACKING = {
-    "start_timeline": "watch the job with bpsctl, or use torch.profiler",
-    "stop_timeline": "watch the job with bpsctl, or use torch.profiler",
     "run": "start the script with bpsrun",
     "SyncBatchNormalization": "average the batch statistics with allreduce",
 }

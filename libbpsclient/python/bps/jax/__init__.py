@@ -30,6 +30,7 @@ from bps._core import (
     shutdown,
     size,
     suspend,
+    trace,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -99,4 +100,5 @@ __all__ = [
     "shutdown",
     "size",
     "suspend",
+    "trace",
 ]

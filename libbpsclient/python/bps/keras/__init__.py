@@ -28,6 +28,7 @@ from bps._core import (
     shutdown,
     size,
     suspend,
+    trace,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -47,6 +48,7 @@ from bps._residuals import (
     scale_compression_state,
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps._timeline import start_timeline, stop_timeline
 from bps.keras import callbacks, elastic
 from bps.keras._ops import (
     allgather,
@@ -100,5 +102,8 @@ __all__ = [
     "scale_compression_state",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "suspend",
+    "trace",
 ]

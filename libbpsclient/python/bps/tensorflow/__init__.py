@@ -32,6 +32,7 @@ from bps._core import (
     shutdown,
     size,
     suspend,
+    trace,
 )
 from bps._library import Error, Timeout
 from bps._ops import Adasum, Average, Max, Min, Product, Sum, barrier, declare
@@ -41,6 +42,7 @@ from bps._residuals import (
     scale_compression_state,
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps._timeline import start_timeline, stop_timeline
 from bps.tensorflow import elastic
 from bps.tensorflow._allreduce import allreduce, grouped_allreduce, push_pull
 from bps.tensorflow._broadcast import (
@@ -127,5 +129,8 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
     "suspend",
+    "trace",
 ]

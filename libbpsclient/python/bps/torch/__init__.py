@@ -30,6 +30,7 @@ from bps._core import (
     shutdown,
     size,
     suspend,
+    trace,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -50,6 +51,7 @@ from bps._residuals import (
     scale_compression_state,
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps._timeline import start_timeline, stop_timeline
 from bps.torch import elastic
 from bps.torch._allgather import allgather, allgather_async
 from bps.torch._allreduce import (
@@ -168,6 +170,9 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "suspend",
     "synchronize",
+    "trace",
 ]
