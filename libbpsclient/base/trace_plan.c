@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 /* Text of a trace without rounds */
-#define EMPTY_TRACE "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[]}\n"
+#define EMPTY_TRACE                                                                                \
+	"{\"displayTimeUnit\":\"ms\",\"bps\":{\"records\":0,\"lost\":0},\"traceEvents\":[]}\n"
 /* BytePS's defaults of BYTEPS_TRACE_START_STEP and BYTEPS_TRACE_END_STEP */
 #define FIRST_STEP 10
 #define LAST_STEP  20

@@ -46,6 +46,7 @@ FRONTENDS = {
         "equality": ("3x1", "4x2"),
         "recipes": ("2x2", "3x1"),
         "asynchronous": ("2x1", "2x2", "3x2"),
+        "profile": ("2x2",),
         "compat": ONE_AGENT,
         "horovod": ("2x1", "3x2"),
         "elastic": ONE_AGENT,

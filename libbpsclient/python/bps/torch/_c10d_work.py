@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import Work
 
 from bps._library import CODES, Error
 from bps._operation import IN_FLIGHT, Operation
+from bps.torch._profile import waiting
 
 if TYPE_CHECKING:
     from bps.torch._c10d_collectives import Collectives
@@ -79,16 +80,8 @@ class GroupWork(Work):
         """Default time-out of a wait, in seconds."""
         return self._timeout
 
-    def _finish(self, seconds: float, is_sliced: bool = False) -> None:
-        """Wait for the sums and write the results.
-
-        Args:
-            seconds (float): longest wait.
-            is_sliced (bool): repeat short waits, and stop when the group ends.
-
-        Raises:
-            DistBackendError: the operation has failed, or was not complete in time.
-        """
+    def _wait(self, seconds: float, is_sliced: bool) -> None:
+        """Wait for the sums. The arguments and errors are those of :meth:`_finish`."""
         deadline = time.monotonic() + seconds
         for operation in self._operations:
             has_warned = False
@@ -107,6 +100,19 @@ class GroupWork(Work):
                             warnings.warn(f"{self._what} still waits: {error}", stacklevel=2)
                             has_warned = True
                         self._group.closing.wait(RETRY_S)
+
+    def _finish(self, seconds: float, is_sliced: bool = False) -> None:
+        """Wait for the sums and write the results.
+
+        Args:
+            seconds (float): longest wait.
+            is_sliced (bool): repeat short waits, and stop when the group ends.
+
+        Raises:
+            DistBackendError: the operation has failed, or was not complete in time.
+        """
+        with waiting():
+            self._wait(seconds, is_sliced)
         with self._lock, torch.no_grad():
             while self._last:
                 self._last[0]()

@@ -41,6 +41,7 @@ from bps.torch._memory import (
     view,
     write_input,
 )
+from bps.torch._profile import waiting
 
 
 class _SharedChannel:
@@ -76,7 +77,8 @@ class _SharedChannel:
 
     def finish(self) -> None:
         """Wait for the result."""
-        self._slot.tensor.finish(is_interruptible=True)
+        with waiting():
+            self._slot.tensor.finish(is_interruptible=True)
 
 
 class PickChannel(_SharedChannel):

@@ -32,6 +32,7 @@ from bps._runtime import Runtime
 from bps.torch._handle import Handle
 from bps.torch._memory import check_device, flatten
 from bps.torch._parts import MOVE, Part, as_bytes, sum_parts
+from bps.torch._profile import waiting
 
 # Description of a tensor: number of rows, checksum of the text that follows, and this text. The
 # text states the type and the shape of a row.
@@ -129,8 +130,9 @@ class Gather(Handle):
         return self.is_sent and (self._error is not None or super().poll())
 
     def wait(self) -> torch.Tensor:
-        while not self.is_sent:
-            self._line.advance()
+        with waiting():
+            while not self.is_sent:
+                self._line.advance()
         if self._error is not None:
             raise self._error
         super().wait()

@@ -8,6 +8,7 @@ from typing import Any
 
 from bps._library import Error
 from bps._operation import IN_FLIGHT, Operation
+from bps.torch._profile import waiting
 
 
 class Handle:
@@ -27,8 +28,9 @@ class Handle:
 
     def wait(self) -> Any:
         """Wait for the operation and return its output."""
-        for part in self._parts:
-            part.finish(is_interruptible=True)
+        with waiting():
+            for part in self._parts:
+                part.finish(is_interruptible=True)
         return self._output
 
     def __call__(self) -> Any:

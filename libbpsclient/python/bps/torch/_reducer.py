@@ -45,6 +45,7 @@ from bps.torch._memory import (
     output_view,
     wire_dtype,
 )
+from bps.torch._profile import waiting
 from bps.torch._sparse import sum_sparse
 
 BUCKET_BYTES = 16 << 20
@@ -251,7 +252,8 @@ class Reducer:
                 marks[i] = grad is not None and grad.is_sparse
 
         slot = rt.begin_once(f"{name}.sparse", "u8", max(n, 1), bps.MAX, mark)
-        slot.tensor.finish()
+        with waiting():
+            slot.tensor.finish()
         return set(output_view(slot)[:n].nonzero().view(-1).tolist())
 
     @property

@@ -18,6 +18,7 @@ from bps._sets import ProcessSet, global_process_set
 from bps.torch._handle import Handle
 from bps.torch._memory import NAMES, TYPES, described_type, flatten, wire_dtype
 from bps.torch._names import check_name
+from bps.torch._profile import waiting
 
 
 class Part(NamedTuple):
@@ -186,8 +187,9 @@ def sum_sparse(
     """
     parts = [part_of(tensor, x, coding) for tensor, x in zip(tensors, like)]
     one = SparseSum(rt, parts, like, op, factor, f"{what}{coding}")
-    for operation in one.operations:
-        operation.finish(is_interruptible=True)
+    with waiting():
+        for operation in one.operations:
+            operation.finish(is_interruptible=True)
     return one.results()
 
 
