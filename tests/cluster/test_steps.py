@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from slices import assert_nested, slices
 
 PHASES = ("local_s", "queue_s", "push_s", "wait_s", "sum_s", "pull_s")
 
@@ -79,26 +80,6 @@ def test_the_log_of_a_failed_job_has_its_last_steps(cluster):
     line = next(x for x in log.read_text().splitlines() if "last steps of the failed job" in x)
     figures = {k: float(v) for k, v in re.findall(r"(\w+)=([\d.]+)", line)}
     assert figures["step"] > 50 and figures["wait"] > 25, line
-
-
-def slices(trace, category):
-    return [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == category]
-
-
-def assert_nested(trace):
-    """Check that the slices of each row follow each other or nest, as Perfetto demands."""
-    rows = {}
-    for e in trace["traceEvents"]:
-        if e["ph"] == "X":
-            begun = round(e["ts"] * 1000)
-            rows.setdefault(e["tid"], []).append((begun, -round(e["dur"] * 1000)))
-    for row in rows.values():
-        open_ends = []
-        for begun, minus in sorted(row):
-            while open_ends and open_ends[-1] <= begun:
-                open_ends.pop()
-            assert not open_ends or begun - minus <= open_ends[-1]
-            open_ends.append(begun - minus)
 
 
 def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_steps import assert_nested, slices
+from slices import assert_nested, slices
 
 BYTEPS = {"BYTEPS_TRACE_ON": "1", "BYTEPS_TRACE_START_STEP": "5", "BYTEPS_TRACE_END_STEP": "8"}
 

@@ -132,6 +132,7 @@ SHORT = {
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "cuda"},
     "keras": {"BPS_TIMEOUT": "120s"},  # rank 1 waits while rank 0 runs jobs of its own
+    "profile": {"BPS_TIMEOUT": "120s"},  # the same
     "torch": {"FRAMEWORKS": "torch keras", "KERAS_BACKEND": "torch"},
     "torch-2.1": {"FRAMEWORKS": "torch"},
     "tensorflow": {

@@ -9,11 +9,11 @@ import sys
 import time
 import timeit
 
-import processes  # noqa: F401  adds the folder of test_steps
+import processes  # adds the folder of slices
 import pytest
 import torch
 import torch.distributed as dist
-from test_steps import assert_nested, slices
+from slices import assert_nested, slices
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import bps.torch as bps
@@ -149,7 +149,7 @@ def test_waits_of_a_joined_trace_lie_in_ranges_of_the_profile(tmp_path, prepare)
     assert all(outside(one, (steps[0][0], steps[-1][1])) < OUTSIDE_US for one in rounds)
     for one in steps:
         assert any(begin < one[1] and one[0] < end for begin, end in rounds)
-    worst = max(min(outside(one, range_) for range_ in ranges) for one in found)
+    worst = max((min(outside(one, range_) for range_ in ranges) for one in found), default=0)
     print(f"{prepare.__name__}: {len(found)} waits, at most {worst:.0f} us outside of a range")
     assert worst < OUTSIDE_US
     # Rank 0 waits for rank 1.
@@ -188,7 +188,7 @@ def test_traces_of_several_machines_are_joined_by_the_time_of_day(tmp_path):
             {e["args"]["round"]: span(e) for e in slices(whole, "round") if e["pid"] == number}
             for number in numbers
         ]
-        # Both machines of this test have one clock. So the two records of a round overlap.
+        # The machines of this test have one clock. So the two records of a round overlap.
         assert rounds[0].keys() == rounds[1].keys() and len(rounds[0]) == N_STEPS
         for number, (begin, end) in rounds[0].items():
             assert begin < rounds[1][number][1] and rounds[1][number][0] < end
@@ -235,3 +235,45 @@ def test_a_trace_without_rounds_moves_no_other(tmp_path):
     assert [e["ts"] for e in whole["traceEvents"] if "ts" in e] == [1]
     done = command("join", empty, full, "-o", "/no/file")
     assert done.returncode == 1 and "cannot write '/no/file'" in done.stderr
+
+
+# ---- PyTorch's flight recorder ----
+
+DIFFERENT = """
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace_file
+
+import bps.torch
+
+dist.init_process_group("bps", init_method="bps://")
+x = torch.ones(100)
+for _ in range(3):
+    dist.all_reduce(x)
+try:
+    dist.broadcast(x, 0) if dist.get_rank() else dist.all_reduce(x)
+except dist.DistBackendError as error:
+    print(error)
+_dump_fr_trace_file(dist.get_rank(), backend="bps")
+"""
+
+
+def test_the_flight_recorder_names_the_call_that_differs(tmp_path):
+    """Rank 0 starts a separate job, whose rank 1 makes another call."""
+    if RANK == 0:
+        variables = {
+            "TORCH_FR_BUFFER_SIZE": 200,
+            "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_",
+            "OMP_NUM_THREADS": 1,
+        }
+        with processes.Cluster(agents=2) as cluster:
+            started = processes.start(DIFFERENT, 2, cluster, "recorded", **variables)
+            codes, outputs = processes.finish(started)
+        assert codes == [0, 0] and "rank 1 calls broadcast" in outputs[0], outputs
+        words = ["-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "-p", "fr_"]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        said = done.stdout + done.stderr
+        assert "Collective sequence number: 4 has errors" in said, said
+        assert "Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH" in said, said
+        assert "collective: bps:all_reduce" in said, said
+    bps.barrier()
