@@ -333,6 +333,7 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
                 str(program),
             ],
             env=service.env,
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=60,
