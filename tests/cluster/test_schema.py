@@ -55,8 +55,6 @@ def test_every_word_prints_what_the_schema_says(cluster):
     )
     validate(printed(c, "job", "forming"), "job")
     validate(printed(c, "job", "nobody"), "failure")
-    agent = ("--agent-http", f"127.0.0.1:{c.agents[0].http}")
-    validate(printed(c, *agent, "trace", "digits", str(c.dir / "trace.json")), "trace")
     c.wait_for(
         "a job has a known pace", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"])
     )
