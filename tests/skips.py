@@ -180,6 +180,7 @@ FRONTENDS = (
     ("jax/asynchronous_keras", "for TensorFlow alone", OTHER_LIST),
     ("jax/keras", "JAX trains compiled code", "it exists only with other frameworks"),
     ("mxnet/arrays", "could not import 'ml_dtypes': No module named 'ml_dtypes'", OTHER_LIST),
+    ("torch/reconfigure", "torchft is not installed", OTHER_LIST),
     ("torch-2.1/c10d", "PyTorch 2.2", OTHER_LIST),
     ("torch-2.1/c10d", "before PyTorch 2.14, the group is not notified", OTHER_LIST),
     ("torch-2.1/torch", "PyTorch 2.3", OTHER_LIST),

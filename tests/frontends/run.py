@@ -54,6 +54,7 @@ FRONTENDS = {
         "forked": ALONE,
         "interactive": ALONE,
         "late": ALONE,
+        "reconfigure": ALONE,
         "leaving": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "trainers": ("2x1",),
@@ -61,6 +62,8 @@ FRONTENDS = {
         "asynchronous_keras": ("2x2",),
         "behaviours": ALONE,
     },
+    # torchft's manager, which reconfigures groups.
+    "torchft": {"reconfigure": ALONE},
     # The oldest supported PyTorch. Its class for back-ends differs from that of newer releases.
     "torch-2.1": {
         "torch": ("2x2",),
@@ -134,6 +137,7 @@ ENVIRONMENTS = {
     "keras": {"BPS_TIMEOUT": "120s"},  # rank 1 waits while rank 0 runs jobs of its own
     "profile": {"BPS_TIMEOUT": "120s"},  # the same
     "torch": {"FRAMEWORKS": "torch keras", "KERAS_BACKEND": "torch"},
+    "torchft": {"FRAMEWORKS": "torch"},
     "torch-2.1": {"FRAMEWORKS": "torch"},
     "tensorflow": {
         "FRAMEWORKS": "tensorflow keras",

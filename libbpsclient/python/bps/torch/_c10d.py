@@ -21,6 +21,7 @@ from bps._job import Job
 from bps._job import open as open_job
 from bps._runtime import Runtime
 from bps.torch._c10d_group import Group
+from bps.torch._c10d_reconfigure import Reconfigurable
 
 
 def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
@@ -65,6 +66,8 @@ def _create(options: Any, _: Any = None) -> Group:
     ranks = list(options.global_ranks_in_group) or list(range(size))
     is_world = ranks == list(range(dist.get_world_size() if dist.is_initialized() else size))
     times = {"timeout": timeout, "open_timeout": timeout}
+    if getattr(options, "enable_reconfigure", False):
+        return Reconfigurable(rank, size, timeout, title, options.store)
     if is_world:
         if _world is None:
             _world_is_ours = not _core.is_initialized()

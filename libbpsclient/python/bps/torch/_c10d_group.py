@@ -28,6 +28,7 @@ if torch.__version__ >= (2, 14):
         # would start to collect sends, and not end after the error that refuses them.
         supports_coalescing = False
         supports_splitting = False
+        supports_reconfigure = False
 
 else:  # older PyTorch has no base class for back-ends in Python: derive from ProcessGroup
 
