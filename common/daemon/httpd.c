@@ -365,10 +365,24 @@ static bool http_request_has_own_host(const struct httpd *h, struct evhttp_reque
 	return true;
 }
 
+static const char *const probe_paths[] = {
+	[HTTPD_HEALTH] = "/healthz", [HTTPD_LIVE] = "/livez", [HTTPD_READY] = "/readyz"};
+
+/* Answer a request for an unknown path with the paths that exist. */
+static void http_reply_unknown_path(const struct httpd *h, struct evhttp_request *req)
+{
+	char text[160];
+	int n = snprintf(text, sizeof(text), "no such page; this daemon has%s%s%s",
+		h->ops->metrics ? " /metrics" : "", h->ops->status ? " /status" : "",
+		h->config ? " /config" : "");
+
+	for (unsigned i = 0; h->ops->probe && i < 3; i++)
+		n += snprintf(text + n, sizeof(text) - (size_t)n, " %s", probe_paths[i]);
+	http_reply_text(req, HTTP_NOTFOUND, text);
+}
+
 static void on_http_request(struct evhttp_request *req, void *arg)
 {
-	static const char *const probes[] = {
-		[HTTPD_HEALTH] = "/healthz", [HTTPD_LIVE] = "/livez", [HTTPD_READY] = "/readyz"};
 	struct httpd *h = arg;
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
 	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
@@ -399,12 +413,12 @@ static void on_http_request(struct evhttp_request *req, void *arg)
 		return;
 	}
 	for (unsigned i = 0; path && h->ops->probe && i < 3; i++) {
-		if (strcmp(path, probes[i]) == 0) {
+		if (strcmp(path, probe_paths[i]) == 0) {
 			http_reply_probe(h, req, (enum httpd_probe)i);
 			return;
 		}
 	}
-	http_reply_text(req, HTTP_NOTFOUND, "no such page");
+	http_reply_unknown_path(h, req);
 }
 
 /* --- life ------------------------------------------------------------------------------------- */

@@ -6,9 +6,9 @@
  *   /healthz /livez /readyz     200 with "ok" or a notice, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
- * Other paths get 404, and other methods get 405. Requests whose Host field does not name this
- * daemon (http_host.h) get 421. There is no authentication. So the server listens on a loopback
- * address unless the setting http names another address.
+ * Other paths get 404 with the list of these paths, and other methods get 405. Requests whose Host
+ * field does not name this daemon (http_host.h) get 421. There is no authentication. So the server
+ * listens on a loopback address unless the setting http names another address.
  *
  * Limits: 8 KiB of headers, 4 KiB of body, 5 s without a byte from the client, 64 connections. At
  * the limit of connections, a new connection replaces the oldest connection. So silent connections

@@ -315,7 +315,10 @@ static void other_paths_and_methods_are_refused(void **state)
 	static const char *const methods[] = {"POST", "PUT", "DELETE", "PATCH", "OPTIONS"};
 	const char *reply;
 
-	assert_status(request(*state, "GET", "/"), "404");
+	reply = request(*state, "GET", "/");
+	assert_status(reply, "404");
+	assert_non_null(strstr(reply, "no such page; this daemon has /metrics /status"));
+	assert_non_null(strstr(reply, " /healthz /livez /readyz\n"));
 	assert_status(request(*state, "GET", "/metrics/"), "404");
 	assert_status(request(*state, "GET", "/../etc/passwd"), "404");
 	for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
