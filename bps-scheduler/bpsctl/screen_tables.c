@@ -178,7 +178,7 @@ int screen_jobs(FILE *out, json_t *root)
 	int status = json_array_size(json_object_get(root, "missing")) > 0;
 
 	fprintf(out, "%-18s %-10s %6s %11s %7s %10s %12s  %s\n", "JOB", "USER", "AGENTS", "WORKERS",
-		"TENSORS", "ROUNDS", "WAITING", "STATE");
+		"TENSORS", "PUSH_PULLS", "WAITING", "STATE");
 	json_array_foreach (json_object_get(root, "jobs"), i, j) {
 		print_job_table_row(out, j);
 		status |= !cell_is(j, "state", "running") ||
