@@ -9,6 +9,9 @@ WHEEL_LIBS := -Wl,-Bstatic -luv_a -levent_openssl -levent -ljansson -linih -lnum
 	-Wl,-Bdynamic -ldl -lm -lpthread
 # Debian packages of the libraries above. The wheel contains the licences of these packages.
 WHEEL_LICENSES := libuv1-dev libevent-dev libjansson-dev libinih-dev libnuma-dev libssl-dev
+# Licences of the sources of bps and of these libraries, as an SPDX expression. libnuma is under the
+# LGPL: who wants to change it in the programs links them again, with this Makefile.
+WHEEL_SPDX := Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND ISC AND LGPL-2.1-only AND MIT
 
 wheel:
 	$(Q)tests/install-deps.sh build
@@ -16,12 +19,19 @@ wheel:
 wheel-file: $(LIBBPS) $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(TOOLBINS)
 	$(call say,WHEEL,$(WHEEL))
 	$(Q)rm -f $(WHEEL)/*.whl && python3 libbpsclient/python/wheel.py $(VERSION) $(WHEEL) \
+		--expression '$(WHEEL_SPDX)' \
 		--license bps=LICENSE \
 		$(foreach l,$(WHEEL_LICENSES),--license $(l)=/usr/share/doc/$(l)/copyright) $^
 
 wheel-test: wheel
 	$(Q)tests/install-deps.sh wheel
 	$(Q)$(PYTHON) -m pytest -q -p no:cacheprovider tests/frontends/wheel.py
+# Install the wheel under each version of Python that METADATA.in names and that PATH has, with
+# NumPy from the package index, and run a job of two workers. Fails if a job fails, or if PATH has
+# no version at all.
+wheel-pythons: wheel
+	$(Q)tests/install-deps.sh wheel
+	$(Q)python3 tests/frontends/pythons.py $(WHEEL)/*.whl
 # Build the wheel again, in another folder and time zone and with another umask. The two wheels
 # must have the same bytes.
 wheel-again: wheel
@@ -33,4 +43,4 @@ wheel-again: wheel
 		cmp $(WHEEL)/*.whl $$again/$(WHEEL)/*.whl && \
 		echo 'the wheels are the same'
 
-.PHONY: wheel wheel-file wheel-test wheel-again
+.PHONY: wheel wheel-file wheel-test wheel-pythons wheel-again

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the wheel of the distribution ``bpsclient`` into FOLDER, and print the wheel's path.
 
-    wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
+    wheel.py VERSION FOLDER [--expression SPDX] --license NAME=FILE... LIBRARY PROGRAM...
 
 The import name is ``bps``, but on the package index this name belongs to another project. The
 distribution consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
@@ -9,6 +9,9 @@ puts all programs into the ``bin`` folder of the environment. bpsrun finds the d
 because they are in the same folder as bpsrun. The platform tag has a version of glibc: the newest
 of the versions that the files need, and at least 2.17. If a file needs a library other than glibc's
 libraries and the GPU driver's library, this script fails. The same inputs give the same bytes.
+
+The metadata are METADATA.in with the licence files of PEP 639. SPDX is the licence expression of
+all that the wheel contains. By default, it is the project's own licence.
 """
 
 import argparse
@@ -58,6 +61,18 @@ def platform_tag(paths: Iterable[Path]) -> str:
     return f"manylinux_{oldest[0]}_{oldest[1]}_{os.uname().machine}"
 
 
+def metadata(args: argparse.Namespace) -> str:
+    """Return the text of the file METADATA: that of an installation, with the wheel's licences."""
+    text = (HERE / "bpsclient.dist-info" / "METADATA.in").read_text()
+    text = text.replace("@VERSION@", args.version)
+    names = [f"License-File: {name.partition('=')[0]}.txt\n" for name in args.license]
+
+    def licenses(line: re.Match[str]) -> str:
+        return f"License-Expression: {args.expression or line[1]}\n{''.join(names)}"
+
+    return re.sub(r"^License-Expression: (.*)\n", licenses, text, count=1, flags=re.M)
+
+
 def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]]:
     """Return a dict of the wheel's files: name -> (bytes, whether the file is a program)."""
     info, scripts = f"bpsclient-{args.version}.dist-info", f"bpsclient-{args.version}.data/scripts"
@@ -69,8 +84,7 @@ def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]
     for text in args.license:
         name, _, file = text.partition("=")
         files[f"{info}/licenses/{name}.txt"] = (Path(file).read_bytes(), False)
-    metadata = (HERE / "bpsclient.dist-info" / "METADATA.in").read_text()
-    files[f"{info}/METADATA"] = (metadata.replace("@VERSION@", args.version).encode(), False)
+    files[f"{info}/METADATA"] = (metadata(args).encode(), False)
     entry_points = HERE / "bpsclient.dist-info" / "entry_points.txt"
     files[f"{info}/entry_points.txt"] = (entry_points.read_bytes(), False)
     wheel = f"Wheel-Version: 1.0\nGenerator: bps\nRoot-Is-Purelib: false\nTag: {tag}\n"
@@ -102,6 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the wheel of the distribution bpsclient.")
     parser.add_argument("version")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--expression", metavar="SPDX")
     parser.add_argument("--license", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("library", type=Path)
     parser.add_argument("programs", type=Path, nargs="+")

@@ -1,5 +1,6 @@
 """Test the wheel: what it contains, and how it works in an empty environment (make wheel-test)."""
 
+import email
 import os
 import platform
 import re
@@ -84,6 +85,33 @@ def test_the_wheel_has_every_module_the_library_and_all_programs() -> None:
     assert PROGRAMS <= scripts <= PROGRAMS | {"bps-agent-cuda"}
 
 
+def metadata() -> email.message.Message:
+    with zipfile.ZipFile(WHEEL) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_metadata_name_each_licence_file_and_an_expression_of_pep_639() -> None:
+    head = metadata()
+    assert head["Metadata-Version"] == "2.4" and head["License"] is None
+    assert "Apache-2.0" in head["License-Expression"].split(" AND ")
+    assert not [c for c in head.get_all("Classifier") if c.startswith("License ::")]
+    files = {n for n in zipfile.ZipFile(WHEEL).namelist() if ".dist-info/licenses/" in n}
+    assert {n.partition("/licenses/")[2] for n in files} == set(head.get_all("License-File"))
+    assert "bps.txt" in head.get_all("License-File")
+
+
+def test_the_metadata_have_the_versions_of_python_and_numpy_as_an_extra() -> None:
+    head = metadata()
+    assert head["Requires-Python"] == ">=3.10"
+    minors = re.findall(r"Python :: 3\.(\d+)", "\n".join(head.get_all("Classifier")))
+    assert minors == sorted(minors) and minors[0] == "10"
+    assert head.get_all("Provides-Extra") == ["numpy"]
+    assert [re.sub(r"[>=\d.]+;", ";", r) for r in head.get_all("Requires-Dist")] == [
+        'numpy; extra == "numpy"'
+    ]
+
+
 def test_the_tag_is_the_newest_glibc_that_a_file_needs(tmp_path: Path) -> None:
     zipfile.ZipFile(WHEEL).extractall(tmp_path)
     versions = set()
@@ -117,8 +145,11 @@ def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
     programs = reversed(sorted(next((tmp_path / "x").glob("*.data")).glob("scripts/*")))
     library = tmp_path / "x" / "bps" / "libbpsclient.so.0"
     version = WHEEL.name.split("-")[1]
+    spdx = f"--expression={metadata()['License-Expression']}"
+    names = metadata().get_all("License-File")
+    licenses.sort(key=lambda word: names.index(f"{word.split('=')[1]}.txt"))
     again = output(
-        "python3", PACKAGE / "wheel.py", version, tmp_path, *licenses, library, *programs
+        "python3", PACKAGE / "wheel.py", version, tmp_path, spdx, *licenses, library, *programs
     )
     assert Path(again.strip()).read_bytes() == WHEEL.read_bytes()
 
