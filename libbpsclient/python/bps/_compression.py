@@ -135,7 +135,8 @@ class Compressor:
 
     @classmethod
     def decompress(cls, tensor: Any, context: Any) -> Any:
-        """Return the tensor in the type that it had before :meth:`compress`."""
+        """Return the tensor in the type that it had before :meth:`compress`, which returned
+        ``context``."""
         return tensor if context is None else cast(tensor, context)
 
 

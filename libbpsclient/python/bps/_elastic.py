@@ -64,8 +64,8 @@ class State:
         """Broadcast the models and optimizers of rank ``root`` to all workers."""
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Add functions that are called after each change of the workers, for example to scale the
-        learning rate."""
+        """Add ``callbacks``, functions that are called after each change of the workers, for
+        example to scale the learning rate."""
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:

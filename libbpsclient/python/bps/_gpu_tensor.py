@@ -67,6 +67,7 @@ class GpuTensor:
 
     @property
     def handle(self) -> ctypes.c_void_p:
+        """Return the handle for calls of the C library."""
         self.job.handle  # noqa: B018 - raises an error if the job cannot be used
         return self._handle
 
@@ -86,6 +87,11 @@ class GpuTensor:
         """Submit for reduction the values that the tensor will have when the stream has completed
         all earlier work. Return at once, without waiting for this work.
 
+        Args:
+            op (int): SUM, AVG or another operation, the same at all workers.
+            priority (int): tensors with a higher priority travel first.
+            stream (int): address of the CUDA stream that writes the values. 0: the default stream.
+
         Raises:
             Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.
         """
@@ -101,5 +107,9 @@ class GpuTensor:
         return check(lib.bps_poll(self.handle)) == 1
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block this thread until the last submitted round is complete."""
+        """Block this thread until the last submitted round is complete.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         check(lib.bps_wait(self.handle, milliseconds(timeout)))

@@ -61,6 +61,7 @@ class Job:
 
     @property
     def handle(self) -> ctypes.c_void_p:
+        """Return the handle for calls of the C library."""
         self.check_process()
         return self._open_handle
 
@@ -177,12 +178,14 @@ class Job:
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
         """Submit several tensors with one wake-up of the agent. If an error is raised, no tensor
-        was submitted."""
+        was submitted. The arguments ``op`` and ``priority`` are those of :meth:`Tensor.push_pull`
+        for each of them."""
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_push_pull_group(handles, len(tensors), op, priority))
 
     def wait(self, tensors: Sequence[Tensor], timeout: float | None = None) -> None:
-        """Wait until the rounds of all these tensors are complete."""
+        """Wait until the rounds of all these tensors are complete. ``timeout`` is in seconds; None
+        stands for the job's time-out."""
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_wait_group(handles, len(tensors), milliseconds(timeout)))
 
@@ -241,14 +244,14 @@ class Job:
     gpu_route = property(lambda self: lib.bps_gpu_route(self.handle).decode())
 
     def gpu_alloc(self, n_bytes: int) -> int:
-        """Allocate zeroed device memory, see bps_gpu(3), and return its address."""
+        """Allocate ``n_bytes`` of zeroed device memory, see bps_gpu(3), and return its address."""
         address = ctypes.c_void_p()
         check(lib.bps_gpu_alloc(self.handle, n_bytes, ctypes.byref(address)))
         return address.value or 0
 
     def gpu_import(self, address: int, n_bytes: int) -> None:
-        """Import device memory that this process has allocated itself. Tensors can then be declared
-        in this memory."""
+        """Import ``n_bytes`` of device memory at ``address``, which this process has allocated
+        itself. Tensors can then be declared in this memory."""
         check(lib.bps_gpu_import(self.handle, address, n_bytes))
 
     def gpu_release(self, address: int) -> None:
@@ -256,8 +259,14 @@ class Job:
         check(lib.bps_gpu_release(self.handle, address))
 
     def gpu_declare(self, name: str, dtype: str, n_values: int, address: int) -> GpuTensor:
-        """Declare a tensor at this address, in memory from :meth:`gpu_alloc` or
-        :meth:`gpu_import`."""
+        """Declare a tensor in memory from :meth:`gpu_alloc` or :meth:`gpu_import`.
+
+        Args:
+            name (str): name of the tensor, the same at all workers.
+            dtype (str): a name in :data:`DTYPES`.
+            n_values (int): number of values.
+            address (int): address of the first value.
+        """
         handle = ctypes.c_void_p()
         check(
             lib.bps_gpu_declare(
@@ -272,12 +281,20 @@ class Job:
         return GpuTensor(self, handle, name, dtype, n_values, address)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until all workers have called this method."""
+        """Wait until all workers have called this method.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         check(lib.bps_barrier(self.handle, milliseconds(timeout)))
 
     def checkpoint_barrier(self, timeout: float | None = None) -> int:
         """Wait until all workers have called this method and have no round in flight. Return the
-        number of workers that have joined the job at this barrier."""
+        number of workers that have joined the job at this barrier.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         return check(lib.bps_checkpoint_barrier(self.handle, milliseconds(timeout)))
 
     @property
@@ -346,7 +363,11 @@ class Job:
     def broadcast_memory(
         self, address: int, n_bytes: int, root: int = 0, timeout: float | None = None
     ) -> None:
-        """Overwrite ``n_bytes`` bytes at ``address`` with the bytes of rank ``root``."""
+        """Overwrite ``n_bytes`` bytes at ``address`` with the bytes of rank ``root``.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
 
     def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
@@ -373,12 +394,20 @@ class Job:
         self, src: int, n_bytes: int, dst: int, timeout: float | None = None
     ) -> None:
         """Copy ``n_bytes`` bytes at address ``src`` from every worker to address ``dst``. The bytes
-        of the workers follow each other in the order of the ranks."""
+        of the workers follow each other in the order of the ranks.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         check(lib.bps_allgather(self.handle, src, n_bytes, dst, milliseconds(timeout)))
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until all workers have called this method. Then leave the job. Even if an error is
-        raised, the job is closed in this process."""
+        raised, the job is closed in this process.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         if self._handle is not None:
             self._stop(is_abort=False)
             handle, self._handle = self._handle, None
@@ -390,7 +419,11 @@ class Job:
 
     def suspend(self, timeout: float | None = None) -> None:
         """Wait until all workers have called this method. Then leave the job. Declarations remain
-        valid. Inputs and outputs do not exist until :meth:`resume`."""
+        valid. Inputs and outputs do not exist until :meth:`resume`.
+
+        Args:
+            timeout (float, optional): seconds to wait. None: the job's time-out.
+        """
         check(lib.bps_suspend(self.handle, milliseconds(timeout)))
         self._is_suspended = True
         for t in self._tensors:

@@ -143,7 +143,7 @@ def split_table(rows: int, splits: Sequence[int] | None, size: int) -> list[int]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all workers of the set have called this function."""
+    """Wait until all workers of ``process_set`` have called this function."""
     rt = process_set.runtime()
     with rt.lock:
         rt.job.barrier()

@@ -83,9 +83,9 @@ def load_compression_state_dict(state: Mapping[str, Any]) -> None:
 
 
 def scale_compression_state(factor: float) -> None:
-    """Multiply all residuals. Call this function when the loss scale of mixed-precision training
-    changes, with the new scale divided by the old scale, because residuals have the scale of the
-    gradients.
+    """Multiply all residuals by ``factor``. Call this function when the loss scale of
+    mixed-precision training changes, with the new scale divided by the old scale, because residuals
+    have the scale of the gradients.
 
     Example:
         >>> before = scaler.get_scale()

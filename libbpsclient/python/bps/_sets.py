@@ -206,6 +206,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """End a process set. All workers of the job must call this function for the same sets in the
     same order.
 
+    Args:
+        process_set (ProcessSet): the set that add_process_set has returned.
+
     Returns:
         bool: False for the set of all workers, and for a set that add_process_set did not create.
     """

@@ -95,6 +95,7 @@ class Tensor:
 
     @property
     def handle(self) -> int:
+        """Return the handle for calls of the C library."""
         self.job.handle  # noqa: B018 - raises an error if the job cannot be used
         return self._handle
 
@@ -230,7 +231,7 @@ class Tensor:
         check(lib.bps_fill_at_f32(self.handle, first, address, n_values, scale, residual))
 
     def read_values(self, first: int, address: int, n_values: int, scale: float) -> None:
-        """Multiply ``n_values`` values of the output, from value ``first`` on, by a factor, and
+        """Multiply ``n_values`` values of the output, from value ``first`` on, by ``scale``, and
         write them to the memory at ``address`` as f32. ``first`` must be the first value of a
         block."""
         check(lib.bps_read_at_f32(self.handle, first, address, n_values, scale))
@@ -316,7 +317,8 @@ class Tensor:
         self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
         """Copy the array src, and submit the copy. When a later :meth:`wait` or :meth:`poll` finds
-        that the round is complete, that method writes the result to dst."""
+        that the round is complete, that method writes the result to dst. The arguments
+        ``op`` and ``priority`` are those of :meth:`push_pull`."""
         import numpy as np
 
         if self.dtype in BLOCKS:

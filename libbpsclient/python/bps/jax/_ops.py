@@ -170,7 +170,7 @@ def push_pull(
 
 
 def allreduce(tree: Tree, average: bool | None = None, **options: Any) -> Tree:
-    """Do :func:`push_pull`, under the name that Horovod uses."""
+    """Do :func:`push_pull`, under the name that Horovod uses. ``options`` are its arguments."""
     return push_pull(tree, average=average, **options)
 
 
@@ -232,6 +232,9 @@ def reducescatter(
     Args:
         array: an array of at least one dimension. The rows are split over the workers. If the
             number of workers does not divide the number of rows, the first ranks get one more row.
+        op (int): Average, Sum or another operation, the same at all workers.
+        name (str, optional): name of the operation, the same at all workers.
+        process_set (ProcessSet): the workers that take part.
     """
     array = jnp.asarray(array)
     if array.ndim == 0:

@@ -82,7 +82,13 @@ def broadcast(
 def allgather(
     value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
-    """Concatenate all workers' values along the first dimension, ordered by rank."""
+    """Concatenate all workers' values along the first dimension, ordered by rank.
+
+    Args:
+        value: a tensor, a variable, an array or a number.
+        name (str, optional): name of the operation, the same at all workers.
+        process_set (ProcessSet): the workers that take part.
+    """
     what = _arrays.titled("allgather", name)
     return _arrays.gather(process_set.runtime(), _array(value), what)[0]
 
@@ -93,7 +99,14 @@ def reducescatter(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
-    """Reduce a value over all workers and return this worker's rows of the result."""
+    """Reduce a value over all workers and return this worker's rows of the result.
+
+    Args:
+        value: a tensor, a variable or an array of rows, which are split over the workers.
+        name (str, optional): name of the operation, the same at all workers.
+        op (int): Average, Sum or another operation, the same at all workers.
+        process_set (ProcessSet): the workers that take part.
+    """
     total = allreduce(value, name, op=op, process_set=process_set)
     if total.ndim == 0:
         raise ValueError("reducescatter needs a value of at least one dimension")
@@ -124,7 +137,7 @@ def broadcast_variables(
 
 def broadcast_global_variables(root_rank: int = 0) -> None:
     """Raise an error, because Keras 3 has no global variables. Older scripts of Horovod call this
-    function.
+    function, with a ``root_rank``.
 
     Raises:
         RuntimeError: always. The text says what to call instead.

@@ -194,7 +194,7 @@ def byteps_push_pull(
     is_average: bool = True,
 ) -> mx.nd.NDArray:
     """Do :func:`allreduce_` with BytePS's arguments. bps counts the operations on a tensor itself,
-    so it does not need the number `version`."""
+    so it does not need the number `version`. ``is_average`` selects Average, otherwise Sum."""
     return allreduce_(tensor, is_average, name, priority)
 
 
@@ -324,6 +324,8 @@ def reducescatter(
     Args:
         tensor (NDArray): a tensor of at least one dimension. The rows are split over the workers;
             if that leaves a remainder, the first ranks get one row more.
+
+    The other arguments, from ``op`` on, are those of :func:`allreduce`.
     """
     if tensor.ndim == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
@@ -342,7 +344,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[mx.nd.NDArray]:
-    """Apply :func:`reducescatter` to each tensor."""
+    """Apply :func:`reducescatter` to each of the ``tensors``."""
     options = (priority, prescale_factor, postscale_factor, process_set)
     names = group_names(name, len(tensors))
     return [reducescatter(t, op, n, *options) for t, n in zip(tensors, names)]

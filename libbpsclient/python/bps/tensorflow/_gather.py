@@ -155,7 +155,10 @@ def reducescatter(
         tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
             that leaves a remainder, the first ranks get one row more.
         has_horovods_gradient (bool): multiply the gradient by the number of workers, as Horovod
-            does. The other arguments are those of :func:`allreduce`.
+            does.
+
+    The other arguments are those of ``allreduce``: ``device_dense``, ``compression``, ``op``,
+    ``name``, ``process_set``, ``ignore_name_scope``, ``prescale_factor`` and ``postscale_factor``.
     """
     op = check_op(None, op)
     check_devices(device_dense)
@@ -201,7 +204,7 @@ def grouped_reducescatter(
     name: str | None = None,
     has_horovods_gradient: bool = False,
 ) -> list[tf.Tensor]:
-    """Apply :func:`reducescatter` to each tensor."""
+    """Apply :func:`reducescatter` to each of the ``tensors``."""
     options: dict[str, Any] = {
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,

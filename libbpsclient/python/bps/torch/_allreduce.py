@@ -293,7 +293,7 @@ def push_pull_async(
     priority: int = 0,
 ) -> Handle:
     """Do the same as :func:`allreduce_async`, but with the parameters of BytePS's function
-    ``push_pull_async``."""
+    ``push_pull_async``. ``version`` has no effect."""
     return allreduce_async(tensor, average, name, priority=priority or bps.PRIORITY_AUTO)
 
 
@@ -305,7 +305,7 @@ def push_pull_inplace(
     priority: int = 0,
 ) -> torch.Tensor:
     """Do the same as :func:`allreduce_`, but with the parameters of BytePS's function
-    ``push_pull_inplace``."""
+    ``push_pull_inplace``. ``version`` has no effect."""
     return push_pull_async_inplace(tensor, average, name, version, priority).wait()
 
 
@@ -318,6 +318,6 @@ def push_pull(
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
     """Do the same as :func:`allreduce`, but with the parameters of BytePS's function ``push_pull``.
-    The function is differentiable."""
+    ``version`` has no effect. The function is differentiable."""
     priority = priority or bps.PRIORITY_AUTO
     return allreduce(tensor, average, name, compression, priority=priority)

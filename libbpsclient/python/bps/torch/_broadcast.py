@@ -156,7 +156,8 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Return, at every worker, the tensor of the worker with rank ``root_rank``. The function is
-    differentiable: the gradient at the root is the average of the gradients over the workers."""
+    differentiable: the gradient at the root is the average of the gradients over the workers. The
+    arguments are those of :func:`broadcast_`."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 

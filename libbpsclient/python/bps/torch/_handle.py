@@ -132,10 +132,10 @@ class Several(Handle):
 
 
 def poll(handle: Handle) -> bool:
-    """Return True if :func:`synchronize` can return without blocking."""
+    """Return True if :func:`synchronize` can return without blocking for this ``handle``."""
     return handle.poll()
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its output."""
+    """Wait for the operation of ``handle`` and return its output."""
     return handle.wait()

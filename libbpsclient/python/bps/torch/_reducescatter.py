@@ -54,6 +54,9 @@ def reducescatter(
         tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers. If
             the number of rows is not a multiple of the number of workers, the first ranks get one
             row more.
+
+    ``name``, ``compression``, ``op``, ``process_set``, ``prescale_factor`` and ``postscale_factor``
+    are those of ``allreduce``.
     """
     _check_rows(tensor)
     options: dict[str, Any] = {

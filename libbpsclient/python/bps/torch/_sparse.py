@@ -203,6 +203,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor (Tensor): a tensor of layout torch.sparse_coo.
+        name (str, optional): name of the operation, the same at all workers.
         op (int): Average or Sum.
         process_set (ProcessSet): the workers that take part.
 

@@ -310,8 +310,8 @@ class DiLoCo(Recipe):
         self._n_steps, self._is_due = state_dict["n_steps"], False
 
     def broadcast_state(self, root_rank: int = 0) -> None:
-        """Give the state of one worker, without its residuals, to all others, as an elastic state
-        does. The model's parameters stay as they are."""
+        """Give the state of rank ``root_rank``, without its residuals, to all others, as an elastic
+        state does. The model's parameters stay as they are."""
         self._receive()
         rt = _core.runtime()
         received = [f.means and [mean is not None for mean in f.means] for f in self._fragments]

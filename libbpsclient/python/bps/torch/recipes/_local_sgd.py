@@ -88,7 +88,7 @@ class LocalSGD(Recipe):
         self._n_steps, self._is_due = state_dict["n_steps"], False
 
     def broadcast_state(self, root_rank: int = 0) -> None:
-        """Give the state of one worker to all others, as an elastic state does."""
+        """Give the state of rank ``root_rank`` to all others, as an elastic state does."""
         rt = _core.runtime()
         mine = self.state_dict() if rt.job.rank == root_rank else None
         self.load_state_dict(rt.broadcast_object(mine, root_rank, "the state of LocalSGD"))

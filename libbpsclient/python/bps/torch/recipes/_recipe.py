@@ -141,5 +141,5 @@ class Recipe:
         raise NotImplementedError
 
     def broadcast_state(self, root_rank: int = 0) -> None:
-        """Give the state of one worker to all others, as an elastic state does."""
+        """Give the state of rank ``root_rank`` to all others, as an elastic state does."""
         raise NotImplementedError
