@@ -108,6 +108,7 @@ include tests/tests.mk
 include tests/mutation/mutation.mk
 include systemd/deb.mk
 include libbpsclient/python/wheel.mk
+include docs/docs.mk
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
