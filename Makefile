@@ -116,7 +116,9 @@ $(B)/%.o: %.c
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 
 # A single object file contains the commit. It is compiled again when the commit changes.
-COMMIT	?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown)
+# Archives of `make dist` have it in the file .commit, since they have no repository.
+COMMIT	?= $(or $(shell cat .commit 2>/dev/null || git rev-parse --short=12 HEAD 2>/dev/null), \
+	   unknown)
 $(B)/common/base/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
 $(B)/common/base/version.o: $(B)/commit
 $(B)/commit: FORCE
@@ -244,7 +246,20 @@ uninstall:
 clean:
 	$(Q)rm -rf build
 
-.PHONY: all install uninstall clean
+# Write an archive of the sources at HEAD, and its digest. Changes that are not committed are left
+# out. The same commit gives the same bytes: all times are the commit's.
+DIST	?= build/dist
+DIST_NAME := bps-$(VERSION)
+dist:
+	$(call say,DIST,$(DIST)/$(DIST_NAME).tar.gz)
+	$(Q)rm -rf $(DIST) && mkdir -p $(DIST)
+	$(Q)git -c tar.umask=0022 archive --format=tar --prefix=$(DIST_NAME)/ \
+		--add-virtual-file=$(DIST_NAME)/.commit:$$(git rev-parse --short=12 HEAD) \
+		-o $(DIST)/$(DIST_NAME).tar HEAD
+	$(Q)gzip -9n $(DIST)/$(DIST_NAME).tar
+	$(Q)cd $(DIST) && sha256sum $(DIST_NAME).tar.gz >SHA256SUMS && cat SHA256SUMS
+
+.PHONY: all install uninstall clean dist
 # Delete the target of a command that fails, so that the next run repeats the command and its error.
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -45,6 +45,10 @@ def is_sanitized(build: str) -> bool:
     return build in ("asan", "tsan")
 
 
+def has_no_repository(build: str) -> bool:
+    return not (ROOT / ".git").exists()
+
+
 def is_not_root(build: str) -> bool:
     return os.geteuid() != 0
 
@@ -196,6 +200,7 @@ ALLOWED = (
     Allowed(CLUSTER, "needs? root|by a mount", is_not_root, NO_ROOT),
     Allowed(CLUSTER + "start", "cannot mount here", cannot_mount, "the container forbids mounts"),
     Allowed(CLUSTER + "hostnames", "cannot mount", cannot_mount, "the container forbids mounts"),
+    Allowed(CLUSTER + "release", "no repository", has_no_repository, "the tree is an archive"),
     Allowed(CLUSTER, "without (the )?CUDA", lacks_cuda, "the CUDA toolkit is not installed"),
     Allowed(CLUSTER, "has RDMA|has a device", has_rdma, "the machine has an RDMA device"),
     Allowed(CLUSTER + "gpu_runs", "has a driver", has_cuda_driver, "the machine has a GPU"),

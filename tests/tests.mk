@@ -61,6 +61,7 @@ help:
 	@echo 'make wheel-test  install the wheel and run workers with nothing else'
 	@echo 'make wheel-pythons  a job under each version of Python in PATH (download)'
 	@echo 'make wheel-again build the wheel twice; both must be the same'
+	@echo 'make dist        archive of the sources at HEAD and its digest, in build/dist'
 	@echo 'make docs        pages of errors and of the Python package, in build/docs (download)'
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice and compare them byte by byte'
