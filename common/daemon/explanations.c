@@ -25,12 +25,14 @@ const struct explanation explanations[] = {
 	{"SERVER_DOWN", 0, BY_SCHEDULER, "a server is dead",
 		"its partitions have moved to other servers, and no round was lost; if there is no "
 		"other server, they wait (NO_SERVER)",
-		"run `systemctl status bps-server` on its host; no action is needed if the machine "
-		"was removed for good"},
+		"see its log on its host (`systemctl status bps-server` with the units, `kubectl "
+		"logs` of its pod, --log-dir of bpsrun); no action is needed if the machine was "
+		"removed for good"},
 	{"AGENT_DOWN", 0, BY_SCHEDULER, "an agent is dead; shown for ten minutes",
 		"jobs that ran there have ended with BPS_EAGENT_LOST; jobs that may shrink go on "
 		"without the machine",
-		"run `systemctl status bps-agent` on its host, then start the jobs again"},
+		"see its log on its host (`systemctl status bps-agent` with the units, `kubectl "
+		"logs` of its pod, --log-dir of bpsrun), then start the jobs again"},
 	{"THREADS_FEW", 0, BY_SCHEDULER,
 		"the threads of an agent that send, receive and sum are full, while processors of "
 		"the machine are idle",
@@ -143,7 +145,8 @@ const struct explanation explanations[] = {
 		"a machine was silent for longer than --agent-dead, or its agent did not return "
 		"within --agent-window",
 		"its jobs end; jobs that may shrink go on without the machine",
-		"run `systemctl status bps-agent` on that machine, then check its network"},
+		"see the log of its agent (`systemctl status bps-agent` with the units, `kubectl "
+		"logs` of its pod, --log-dir of bpsrun), then check its network"},
 	{ERROR_ROW(BPS_EEVICTED), "the job's other machines went on without this machine",
 		"the workers of this machine cannot go on in this job", "start the workers again"},
 	{ERROR_ROW(BPS_EINPUT_CHANGED),
