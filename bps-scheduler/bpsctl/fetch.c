@@ -349,7 +349,7 @@ int fetch_agents(const struct bpsctl_opts *o, const char *arg, json_t **ret, str
 
 int fetch_jobs(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
-	static const char *const keep[] = {"jobs", "missing", "collected"};
+	static const char *const keep[] = {"jobs", "ended", "missing", "collected"};
 	json_t *root = NULL;
 	struct job_details *d;
 	int rc = fetch_scheduler_and_jobs(&o->scheduler_http, false, ANSWER_MS, &root, &d, err);

@@ -8,6 +8,8 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
+#define ENDED_MAX 10 /* jobs that have ended */
+
 /* ---- footers ---- */
 
 /* Write the names in the list `missing` as "s2, node7 and 3 more". */
@@ -171,6 +173,31 @@ static void print_job_table_row(FILE *out, json_t *j)
 		cell_time_span(cell_sec(j, "state_s")).s);
 }
 
+static void print_ended_jobs(FILE *out, json_t *root)
+{
+	json_t *ended = json_object_get(root, "ended"), *j;
+	size_t i;
+
+	json_array_foreach (ended, i, j) {
+		char head[64];
+
+		if (i == ENDED_MAX) {
+			fprintf(out, "(%zu more: bpsctl --json jobs)\n",
+				json_array_size(ended) - i);
+			break;
+		}
+		if (!i)
+			fprintf(out, "(ended; the last one first)\n");
+		snprintf(head, sizeof(head), "  %-18.18s %-10.10s %8.16s ago  ",
+			cell_str(j, "name").s, cell_user_name(cell_num(j, "uid")).s,
+			cell_time_span(cell_sec(j, "state_s")).s);
+		if (json_string_length(json_object_get(j, "text")))
+			cell_wrapped_key(out, head, j, "text");
+		else
+			fprintf(out, "%sended without an error\n", head);
+	}
+}
+
 int screen_jobs(FILE *out, json_t *root)
 {
 	json_t *j;
@@ -187,6 +214,7 @@ int screen_jobs(FILE *out, json_t *root)
 	}
 	if (!i)
 		fprintf(out, "(no job forms or runs)\n");
+	print_ended_jobs(out, root);
 	screen_missing(out, root);
 	return status;
 }

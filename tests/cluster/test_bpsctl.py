@@ -48,6 +48,7 @@ def test_tables_show_all_members_and_jobs(cluster):
     assert re.search(r"2/2 +1 +1 +1 \d+\.\d s +running", row), row
     assert [m["name"] for m in document(c, "servers")["members"]] == ["s0", "s1"]
     assert [m["name"] for m in document(c, "agents")["members"]] == ["a0", "a1"]
+    assert document(c, "jobs")["ended"] == []
     job = document(c, "jobs")["jobs"][0]
     assert (job["name"], job["rounds"], job["calls_waiting"]) == ("digits", 1, 1)
 

@@ -344,6 +344,22 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 	free(p.text);
 }
 
+static void jobs_show_the_last_ended_jobs_with_their_errors(void **state)
+{
+	struct bpsctl_page p = render(screen_jobs,
+		"{'jobs': [], 'ended': [{'name': 'bad', 'uid': 0, 'code': -10007, 'state_s': 61,"
+		" 'text': 'rank 1 has ended'}, {'name': 'good', 'uid': 0, 'code': 0, 'text': '',"
+		" 'state_s': 5},{},{},{},{},{},{},{},{},{},{}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_has(&p, "(no job forms or runs)\n(ended; the last one first)\n  bad  ");
+	assert_has(&p, "ago  rank 1 has ended\n  good  ");
+	assert_has(&p, "ago  ended without an error\n");
+	assert_has(&p, "(2 more: bpsctl --json jobs)\n");
+	free(p.text);
+}
+
 /* An elastic job may have enough workers, and wait for the other workers of a machine. */
 static void forming_job_shows_missing_ranks_only_if_there_are_any(void **state)
 {
@@ -628,6 +644,7 @@ int main(void)
 		cmocka_unit_test(every_problem_and_every_error_is_explained),
 		cmocka_unit_test(codes_are_found_as_people_write_them),
 		cmocka_unit_test(explanations_fit_the_screen),
+		cmocka_unit_test(jobs_show_the_last_ended_jobs_with_their_errors),
 		cmocka_unit_test(frames_are_drawn_over_each_other_without_clearing),
 		cmocka_unit_test(frames_do_not_scroll),
 	};
