@@ -149,6 +149,9 @@ int screen_agents(FILE *out, json_t *root)
 	}
 	if (!i)
 		fprintf(out, "(no agent has ever joined)\n");
+	else
+		fprintf(out, "(bpsctl agent HOST:PORT shows one: its setting http, by default "
+			     "127.0.0.1:7304)\n");
 	return status;
 }
 

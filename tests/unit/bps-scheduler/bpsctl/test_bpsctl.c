@@ -108,6 +108,8 @@ static void agents_that_are_all_up_are_shown_as_well(void **state)
 	assert_int_equal(p.status, 0);
 	assert_has(&p, "a0           node1         up          4711        8        2");
 	assert_has(&p, "100 drv.");
+	assert_has(&p, "(bpsctl agent HOST:PORT shows one: its setting http, by default");
+	assert_narrow(p.text);
 	free(p.text);
 }
 
