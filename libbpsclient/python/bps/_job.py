@@ -228,7 +228,13 @@ class Job:
         return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def trace(self, path: str | os.PathLike[str], since: float = 0.0) -> None:
-        """Write the last rounds of this job on this machine to a file, see :func:`bps.trace`."""
+        """Write the last rounds of this job on this machine to a file, see :func:`bps.trace`.
+
+        Args:
+            path (str): the file.
+            since (float): leave out rounds that began earlier, in seconds of
+                :func:`time.monotonic`.
+        """
         check(lib.bps_trace(self.handle, os.fsencode(path), int(since * 1e9)))
 
     def gpu_open(self, uuid: Any = None) -> None:
