@@ -1,0 +1,167 @@
+/* Serves the agent's HTTP pages: metrics, probes, status, what calls wait for, and traces (app.h).
+ * Thread: the control thread. */
+#include "bps-agent/app.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <stdlib.h>
+
+#include "bps-agent/figures.h"
+#include "bps-agent/gpu/gpu_probe.h"
+#include "bps-agent/gpu/topology_report.h"
+#include "bps-agent/quota/quota_report.h"
+#include "common/daemon/metrics.h"
+
+static struct node_health app_read_health(struct agent_app *app, struct agent_figures *ret)
+{
+	agent_read_figures(app->agent, ret);
+	return (struct node_health){.beat_ns = ret->beat_ns,
+		.is_agent = true,
+		.is_isolated = ret->stranded == BPS_EISOLATED};
+}
+
+static bool agent_http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+{
+	struct agent_app *app = arg;
+	struct agent_figures f;
+	struct node_health health = app_read_health(app, &f);
+
+	return node_probe_has_passed(&app->node, probe, &health, err);
+}
+
+static void agent_http_metrics(void *arg, struct evbuffer *out)
+{
+	struct agent_app *app = arg;
+	struct agent_figures f;
+	struct quota_view quotas;
+	struct net_stats net;
+	struct node_health health = app_read_health(app, &f);
+
+	cards_net_stats(&app->node.cards, &net);
+	node_write_metrics(&app->node, &health, out);
+	metric_append_single(out, "bps_agent_restarts_total",
+		"restarts of the agent of this name that the scheduler has counted",
+		member_restarts(app->node.member));
+	agent_figures_write_metrics(&f, &net, out);
+	agent_read_quotas(app->agent, &quotas);
+	quota_write_metrics(&quotas, out);
+}
+
+struct waits_request {
+	struct agent_app *app;
+	struct httpd_request *req;
+};
+
+static void on_waits_report(void *arg, json_t *jobs)
+{
+	struct waits_request *w = arg;
+	const struct node *n = &w->app->node;
+
+	httpd_reply_and_free(w->req, 200,
+		json_pack("{s:i, s:s, s:s, s:s, s:b, s:o}", "schema", 1, "role", "agent", "name",
+			n->name, "host", n->host, "scheduler_up", member_is_up(n->member), "jobs",
+			jobs ? jobs : json_array()));
+	free(w);
+}
+
+static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
+{
+	struct waits_request *w = app->agent ? malloc(sizeof(*w)) : NULL;
+
+	if (w) {
+		*w = (struct waits_request){app, req};
+		if (agent_request_waits_report(
+			    app->agent, app->node.daemon.loop, on_waits_report, w) == 0)
+			return;
+		free(w);
+	}
+	httpd_reply_and_free(req, 503,
+		json_pack("{s:i, s:s}", "schema", 1, "error",
+			app->agent ? "the data thread accepts no requests"
+				   : "this agent has not joined a cluster yet"));
+}
+
+static void on_trace(void *arg, int fd)
+{
+	struct httpd_request *req = arg;
+
+	if (fd >= 0)
+		httpd_reply_file_and_free(req, fd);
+	else
+		httpd_reply_and_free(req, fd == BPS_ENOTFOUND ? 404 : 503,
+			json_pack("{s:i, s:s}", "schema", 1, "error",
+				fd == BPS_ENOTFOUND ? "this agent has no such job"
+				: fd == -EBUSY ? "a trace of this job is being written; try again"
+					       : "the agent cannot write the trace"));
+}
+
+/* Answer with the trace of a job (steps/trace_file.h). */
+static void agent_http_trace(struct agent_app *app, struct httpd_request *req, const char *job)
+{
+	int rc = app->agent ? agent_request_trace(
+				      app->agent, app->node.daemon.loop, job, on_trace, req)
+			    : BPS_ENOTFOUND;
+
+	if (rc < 0)
+		on_trace(req, rc);
+}
+
+static void servers_append_peer(void *ctx, const struct member_peer *p)
+{
+	if (p->state == PEER_UP)
+		json_array_append_new(
+			ctx, json_pack("{s:s, s:s, s:s, s:i}", "name", p->name, "host", p->host,
+				     "addr", p->addr, "port", p->port));
+}
+
+/* Return the servers that are up, so that `bpsctl check` can measure the paths to them. */
+static json_t *servers_to_json(struct member *m)
+{
+	json_t *list = json_array();
+
+	member_each_peer(m, servers_append_peer, list);
+	return list;
+}
+
+static void agent_http_status(void *arg, struct httpd_request *req)
+{
+	struct agent_app *app = arg;
+	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
+	const struct topo_report *reports;
+	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
+	struct agent_figures f;
+	struct node_health health = app_read_health(app, &f);
+	json_t *root = node_status_to_json(&app->node, "agent", &health);
+	struct quota_view quotas;
+	char wanted[8], traced[CTL_JOB_NAME_MAX + 1];
+
+	if (httpd_read_query_parameter(req, "trace", traced, sizeof(traced))) {
+		json_decref(root);
+		agent_http_trace(app, req, traced);
+		return;
+	}
+	if (httpd_read_query_parameter(req, "waits", wanted, sizeof(wanted))) {
+		json_decref(root);
+		agent_http_waits(app, req);
+		return;
+	}
+	json_object_update_new(root,
+		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
+			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,
+			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
+			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
+			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
+	agent_read_quotas(app->agent, &quotas);
+	json_object_set_new(root, "quotas", quota_view_to_json(&quotas));
+	json_object_set_new(root, "servers", servers_to_json(app->node.member));
+	/* while the probe has not finished, assume that collectives are possible */
+	ask.has_collectives |= n_reports == 0;
+	if (httpd_read_query_parameter(req, "topology", wanted, sizeof(wanted)))
+		json_object_set_new(root, "topology",
+			topology_report(app->opts.sysfs, &ask, reports, n_reports,
+				gpu_probe_why(app->gpu_probe)));
+	httpd_reply_and_free(req, 200, root);
+}
+
+const struct httpd_ops agent_web_ops = {
+	.metrics = agent_http_metrics, .probe = agent_http_probe, .status = agent_http_status};
