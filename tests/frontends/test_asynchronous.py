@@ -465,6 +465,43 @@ def test_a_worker_that_has_ended_early_is_named(tmp_path):
     bps.barrier()
 
 
+# The first round of rank 0 times out, because rank 1 is late. Rank 0 calls the step again.
+LATE = """
+import time
+from bps._values import Values
+with torch.no_grad():
+    for p in model.parameters():
+        p.fill_(1.0)
+submit = Values._submit
+def submit_late(self, write):
+    Values._submit = submit
+    time.sleep(4)
+    submit(self, write)
+if bps.rank() == 1:
+    Values._submit = submit_late
+is_due = True
+while is_due:
+    try:
+        step()
+        is_due = False
+    except bps.Timeout:
+        print("AGAIN")
+optimizer.pull_values()
+for p in model.parameters():
+    assert torch.allclose(p, torch.full_like(p, 1 - 0.1 * bps.size())), p
+print("DONE")
+"""
+
+
+def test_a_time_out_of_the_first_round_does_not_set_the_values_twice(tmp_path):
+    if bps.rank() == 0:
+        more = {"BYTEPS_ENABLE_ASYNC": "1", "BPS_TIMEOUT": "2s"}
+        _, outputs = jobs.start(ASYNCHRONOUS_JOB + LATE, tmp_path, 2, **more)
+        assert "AGAIN" in outputs[0], outputs
+        assert all("DONE" in text for text in outputs), outputs
+    bps.barrier()
+
+
 def test_the_values_are_set_again_after_a_suspension(tmp_path):
     if bps.rank() == 0:
         script = ASYNCHRONOUS_JOB + (

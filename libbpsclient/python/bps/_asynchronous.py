@@ -103,9 +103,10 @@ class ArraySteps:
         """
         before = [np.ascontiguousarray(a).reshape(a.shape) for a in before]
         values = self._open(before, names)
+        was_set = values.is_set
         values.finish(self._read)
-        if not values.is_set:
-            values.start(self._writer(before), self._read)
+        values.start(self._writer(before), self._read)
+        if not was_set:
             values.take_broadcasts()
         elif not values.take_broadcasts() and self._can_check:
             for name, array, answer in zip(names, before, self._answers):

@@ -278,7 +278,8 @@ class Values:
 
     def finish(self, read: Access) -> None:
         """Wait for the answers of the round in flight, if there is one, and read them. After a
-        time-out, another call continues this one.
+        time-out, another call continues this one. The values are then set, because the first round
+        sets them.
 
         Raises:
             Error: the round is not complete before the job's time-out. The text names the workers
@@ -289,6 +290,7 @@ class Values:
             bucket.slot.tensor.finish(is_interruptible=True)
             read(bucket)
             self._n_awaited -= 1
+            self.is_set |= not self._n_awaited
 
     def start(self, write: Access, read: Access) -> None:
         """Set the values to the parameters of one worker, and read them, unless they are set. Wait
