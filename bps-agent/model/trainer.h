@@ -110,6 +110,8 @@ struct trainer {
 	uint64_t calls, completed, quiet_since_ns;
 	/* The trainer's waits before this time are divided over the phases of rounds. */
 	uint64_t divided_until_ns;
+	/* Number of traces that were sent since the trainer had read everything */
+	uint32_t n_unread_traces;
 };
 
 /* Functions that trainer.c calls when a trainer has sent something or ends. requests.c implements

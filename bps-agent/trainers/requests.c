@@ -2,7 +2,9 @@
 #include "bps-agent/trainers/requests.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "bps-agent/steps/trace.h"
@@ -31,6 +33,9 @@ static void trainer_send_traffic(struct trainer *t, uint32_t seq)
 	trainer_send_message(t, &m, NULL, 0);
 }
 
+/* Largest number of traces that a trainer may leave in its socket. Each one takes memory. */
+#define UNREAD_TRACES_MAX 4
+
 /* A trainer's request for a trace. The trainer is held until the trace is ready, so the agent
  * writes at most one trace for each trainer at a time. It does not refuse a second trainer, because
  * all workers of a machine request their traces after the same step. */
@@ -45,8 +50,9 @@ static void trainer_send_trace(struct trainer *t, uint32_t seq, int fd)
 	struct local_msg m = {.type = LOCAL_TRACE, .seq = seq, .trace = {.text = ""}};
 
 	if (fd < 0)
-		m.trace = (struct local_text){
-			.code = (uint32_t)-fd, .text = "the agent cannot write the trace"};
+		m.trace = (struct local_text){.code = (uint32_t)-fd,
+			.text = fd == -EBUSY ? "earlier traces are not read yet; try again"
+					     : "the agent cannot write the trace"};
 	trainer_send_message(t, &m, &fd, fd < 0 ? 0 : 1);
 }
 
@@ -66,13 +72,24 @@ static void on_trace_ready(void *arg, int fd)
 	free(r);
 }
 
+/* Return whether the trainer may have left too many traces in its socket. */
+static bool trainer_has_unread_traces(struct trainer *t)
+{
+	int n_bytes = 0;
+
+	if (ioctl(t->sock, SIOCOUTQ, &n_bytes) == 0 && !n_bytes)
+		t->n_unread_traces = 0;
+	return t->n_unread_traces == UNREAD_TRACES_MAX;
+}
+
 static void on_trace_request(struct trainer *t, uint32_t seq, const struct local_ask_trace *ask)
 {
 	const struct round_choice choice = {ask->since_ns, ask->first_round, ask->last_round};
-	struct trace_request *r = malloc(sizeof(*r));
+	bool is_unread = trainer_has_unread_traces(t);
+	struct trace_request *r = is_unread ? NULL : malloc(sizeof(*r));
+	int rc = is_unread ? -EBUSY : -ENOMEM;
 	size_t n_hosts;
 	char **hosts;
-	int rc = -ENOMEM;
 
 	if (r) {
 		*r = (struct trace_request){t, seq};
@@ -80,6 +97,7 @@ static void on_trace_request(struct trainer *t, uint32_t seq, const struct local
 		rc = trace_start(t->job, &choice, hosts, n_hosts, on_trace_ready, r);
 	}
 	if (rc == 0) {
+		t->n_unread_traces++;
 		trainer_ref(t);
 		trainer_set_held(t, true);
 		return;

@@ -1,9 +1,13 @@
 """Where the time of a step goes: the lines of `bpsctl job` and the metric of the agents."""
 
+import fcntl
 import json
 import re
+import struct
+import termios
 
 import pytest
+from rawclient import ASK_TRACE, TRACE, Raw
 from slices import assert_nested, slices
 
 pytestmark = pytest.mark.alone  # the tests compare times
@@ -119,3 +123,24 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     assert out.returncode != 0 and "no such job" in out.stderr
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.scheduler.http}", "trace", "job1", str(whole))
     assert out.returncode != 0 and "is not an agent" in out.stderr
+
+
+def unread_bytes(sock):
+    return struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0]
+
+
+def test_a_trainer_that_reads_no_traces_gets_only_a_few(cluster):
+    c = cluster(agents=1, servers=0)
+    t = Raw(c.agents[0]).open("traced", 0, 1)
+    assert t.job()[0] == 0
+    all_rounds = struct.pack("<QQQ", 0, 0, 0)
+    for seq in range(1, 41):
+        t.send(ASK_TRACE, all_rounds, seq)
+    c.wait_for("the agent has read all requests", lambda: not unread_bytes(t.sock))
+    n_before = len(t.fds)
+    answers = [t.expect(TRACE) for _ in range(40)]
+    assert len(t.fds) - n_before == 4, "the memory of each unread trace stays in use"
+    assert sum(struct.unpack_from("<I", a)[0] == 0 for a in answers) == 4
+    t.send(ASK_TRACE, all_rounds, 41)
+    assert struct.unpack_from("<I", t.expect(TRACE))[0] == 0
+    t.close()
