@@ -110,6 +110,23 @@ def test_the_values_can_be_set_again():
     assert (params + updates).tolist() == [5.0] * 4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_parameters_of_another_training_are_refused_until_the_values_are_reset(dtype):
+    optimizer = bps.DistributedOptimizer(optax.sgd(0.1), asynchronous=True)
+    for is_pulled in (False, True):
+        # Far from the values of rank 0, so that the first updates are rounded most.
+        params = {"w": jnp.linspace(0.001, 3e3 * bps.rank() + 1, 50, dtype=dtype)}
+        state, grads = optimizer.init(params), {"w": jnp.full(50, 0.01, dtype)}
+        params = optimizer.pull_values(params) if is_pulled else params
+        for _ in range(5):
+            updates, state = optimizer.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+        other = {"w": jnp.linspace(5, 6, 50, dtype=dtype)}
+        with pytest.raises(RuntimeError, match="was changed outside of the optimizer"):
+            optimizer.update(grads, optimizer.init(other), other)
+        optimizer.reset_values()
+
+
 def test_the_variable_of_byteps_turns_it_on(monkeypatch):
     monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
     optimizer = bps.DistributedOptimizer(optax.sgd(1.0))

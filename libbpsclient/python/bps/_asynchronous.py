@@ -12,12 +12,29 @@ from bps._library import DTYPES
 from bps._values import Bound, Bucket, Parameter, Values
 
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+# Distance between 1 and the next larger number of a type
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _have_equal_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether two contiguous arrays of one type have the same bits. NaNs may be equal."""
     bits = _BITS[a.dtype.itemsize]
     return np.array_equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))
+
+
+def _largest(array: np.ndarray) -> float:
+    """Return the largest absolute value; 0 if the array is empty."""
+    return float(np.abs(array).max()) if array.size else 0.0
+
+
+def _are_near(a: np.ndarray, b: np.ndarray, largest: float) -> bool:
+    """Return whether `a` may be c + (b - c), rounded, for a `c` whose largest absolute value is
+    known. Arrays that have or had infinities or NaNs are near."""
+    room = 4 * _EPSILONS[a.dtype.name] * (largest + _largest(b))
+    wide = np.float32 if a.dtype.itemsize == 2 else a.dtype
+    with np.errstate(all="ignore"):
+        gaps = np.abs(a.astype(wide, copy=False) - b.astype(wide, copy=False))
+        return not np.isfinite(room) or bool((gaps <= room).all())
 
 
 def _flat(bucket: Bucket, address: int) -> np.ndarray:
@@ -31,15 +48,17 @@ class ArraySteps:
     Args:
         bound (Bound): how far workers may be apart.
         root (int): rank of the worker whose parameters become the first values.
-        can_check (bool): the parameters of a step are those of the last answer to the bit, so
-            others are an error.
+        is_exact (bool): the parameters of a step are those of the last answer to the bit; False:
+            except for the rounding of a sum. Others are an error.
     """
 
-    def __init__(self, bound: Bound, root: int = 0, can_check: bool = True) -> None:
-        self._bound, self._root, self._can_check = bound, root, can_check
+    def __init__(self, bound: Bound, root: int = 0, is_exact: bool = True) -> None:
+        self._bound, self._root, self._is_exact = bound, root, is_exact
         self._values: Values | None = None
         self._names: list[str] = []
         self._answers: list[np.ndarray] = []  # the last ones
+        # Without is_exact, the largest absolute values of the parameters of the last step
+        self._largest: list[float] = []
 
     def reset(self) -> None:
         """Let the next exchange set the values."""
@@ -61,6 +80,7 @@ class ArraySteps:
             self._values = Values(known, self._bound, root=self._root, labels=names)
             self._names = list(names)
             self._answers = [np.empty(a.shape, a.dtype) for a in arrays]
+            self._largest = [0.0] * len(arrays)
         if self._names != list(names) or any(
             (a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(arrays, self._answers)
         ):
@@ -83,6 +103,24 @@ class ArraySteps:
                 np.copyto(flat[first : first + n], arrays[i].reshape(-1))
 
         return write
+
+    def _check(self, arrays: Sequence[np.ndarray]) -> None:
+        """Check that the parameters are those of the last answer.
+
+        Raises:
+            RuntimeError: they are not.
+        """
+        for i, (name, array, answer) in enumerate(zip(self._names, arrays, self._answers)):
+            if self._is_exact:
+                is_known = _have_equal_bits(array, answer)
+            else:
+                is_known = _are_near(array, answer, self._largest[i])
+            if not is_known:
+                raise RuntimeError(
+                    f"parameter '{name}' was changed outside of the optimizer, but the servers "
+                    "keep its value: call reset_values() of the optimizer at all workers "
+                    "before the next step, for example after loading weights"
+                )
 
     def exchange(
         self, names: Sequence[str], before: Sequence[np.ndarray], after: Sequence[np.ndarray]
@@ -108,14 +146,10 @@ class ArraySteps:
         values.start(self._writer(before), self._read)
         if not was_set:
             values.take_broadcasts()
-        elif not values.take_broadcasts() and self._can_check:
-            for name, array, answer in zip(names, before, self._answers):
-                if not _have_equal_bits(array, answer):
-                    raise RuntimeError(
-                        f"parameter '{name}' was changed outside of the optimizer, but the servers "
-                        "keep its value: call reset_values() of the optimizer at all workers "
-                        "before the next step, for example after loading weights"
-                    )
+        elif not values.take_broadcasts():
+            self._check(before)
+        if not self._is_exact:
+            self._largest = [_largest(a) for a in before]
 
         def write(bucket: Bucket) -> None:
             flat = _flat(bucket, bucket.slot.tensor.input_address)

@@ -74,7 +74,7 @@ def _asynchronous(optimizer: Any, bound: Bound) -> Any:
 
     # Sums of parameters and updates are rounded, so the parameters of the next step may differ
     # from the answer in their last bit.
-    arrays = ArraySteps(bound, can_check=False)
+    arrays = ArraySteps(bound, is_exact=False)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
@@ -123,8 +123,9 @@ def DistributedOptimizer(  # noqa: N802 - a name users know
             parameters with the gradients of this worker, and sends the change. Its updates then
             lead to the servers' values, which have the changes that have arrived so far, except for
             the rounding of the last bit. The first update sets these values to the parameters of
-            rank 0. ``update()`` needs the parameters, and no transformation may follow. None: True
-            if BPS_STALE or BYTEPS_ENABLE_ASYNC is set. See the guide "Asynchronous training".
+            rank 0. ``update()`` needs the parameters, and no transformation may follow. Before
+            another training with the same optimizer, call ``reset_values()``. None: True if
+            BPS_STALE or BYTEPS_ENABLE_ASYNC is set. See the guide "Asynchronous training".
         stale (int, optional): with `asynchronous`, the number of updates by which a worker may be
             behind without being waited for; None: that of BPS_STALE, or any number.
         options: arguments of :func:`average_gradients`.
