@@ -54,6 +54,12 @@ void step_log_round_begins(struct step_log *log, uint64_t round, uint64_t now_ns
 	step_log_start_step(log, now_ns, waited_ns);
 }
 
+void step_log_restart(struct step_log *log)
+{
+	log->round = 0;
+	log->n_steps = 0;
+}
+
 static void step_log_blame_member(struct step_log *log, uint16_t last_member, uint64_t ns)
 {
 	uint64_t *total_ns = &log->member_ns[last_member - 1];

@@ -2,7 +2,8 @@
 #define BPS_AGENT_CORE_STEP_LOG_H
 /* The last steps of a job on this machine, and where their time went. A step begins when a worker
  * submits a round whose number no tensor of the job has had before. So the tensor with the most
- * rounds sets the pace.
+ * rounds sets the pace. If it rests while another tensor has many rounds, the other one sets the
+ * pace from then on, as when a program trains a second model (job_steps.c).
  *
  * The exposed time of a step is the time in which the workers' calls wait for rounds; the rest is
  * computing. Each landing of a sum divides the wait since the landing before over the phases of its
@@ -49,6 +50,9 @@ struct step_summary {
  * in waits that go on, summed over n_workers workers. */
 void step_log_round_begins(struct step_log *log, uint64_t round, uint64_t now_ns,
 	uint64_t waited_ns, uint32_t n_workers);
+/* Forget the kept steps and the step in progress. The next round that begins also begins a step,
+ * whatever its number is. */
+void step_log_restart(struct step_log *log);
 /* Divide the time from from_ns to the end of the round, in which a worker waited, over the phases
  * of the round. */
 void step_log_divide_wait(

@@ -104,6 +104,10 @@ struct tensor {
 	/* 1 + index of the worker whose stream the round in progress waits for, or 0 if the round
 	 * waits for no stream */
 	uint32_t awaited_stream;
+	/* n_begun: number of rounds that the tensor has begun in the job's step that began at
+	 * begun_in_ns, unless the tensor sets the pace of the steps */
+	uint64_t begun_in_ns;
+	uint32_t n_begun;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers elements, one for each local worker */
 };

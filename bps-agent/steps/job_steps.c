@@ -6,6 +6,9 @@
 #include "bps-agent/model/agent.h"
 #include "common/base/log.h"
 
+/* A tensor that begins this number of rounds in one step sets the pace from then on. */
+#define ROUNDS_OF_STEP_MAX 8
+
 /* Return whether all waits of the job's workers are known. The waits of GPU streams are not. */
 static bool job_waits_are_known(const struct job *job)
 {
@@ -37,11 +40,26 @@ static uint64_t job_waited_ns(const struct job *job, uint64_t now_ns)
 	return sum_ns;
 }
 
+/* Return whether the tensors that set the pace of the steps rest, because this tensor has begun
+ * many rounds in the step in progress. */
+static bool pace_is_lost(struct tensor *tensor)
+{
+	const struct step_log *steps = &tensor->job->steps;
+
+	if (tensor->begun_in_ns != steps->began_ns)
+		tensor->n_begun = 0;
+	tensor->begun_in_ns = steps->began_ns;
+	return ++tensor->n_begun >= ROUNDS_OF_STEP_MAX;
+}
+
 void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns)
 {
-	struct job *job = ((struct tensor *)tensor_user)->job;
+	struct tensor *tensor = tensor_user;
+	struct job *job = tensor->job;
 
 	(void)ctx;
+	if (round <= job->steps.round && pace_is_lost(tensor))
+		step_log_restart(&job->steps);
 	if (round > job->steps.round)
 		step_log_round_begins(
 			&job->steps, round, now_ns, job_waited_ns(job, now_ns), job->n_workers);

@@ -17,15 +17,21 @@ def stepping(
     n_elems=20_000,
     trace=None,
     trace_from=0,
+    n_before=0,
 ):
     """Run steps, then wait for the file `stop`. Rank `sleeper` computes longer in each step.
 
+    n_before: number of steps of another tensor that come first, and compute nothing.
     trace: file to which rank 0 writes a trace of the steps from number `trace_from` on.
 
     Return the mean length of the last ten complete steps, and of the waits in them, in seconds.
     """
     starts, waits = [], []
     with bps.open() as job:
+        other = job.declare("other", "f32", n_elems)
+        for _ in range(n_before):
+            other.push_pull()
+            other.wait()
         tensors = [job.declare(f"t{i}", "f32", n_elems) for i in range(3)]
         for step in range(n_steps):
             if step == trace_from:

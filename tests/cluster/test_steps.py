@@ -78,6 +78,13 @@ def test_a_worker_that_is_late_on_its_own_machine_is_local(cluster, sleeper):
     assert job["wait_s"] == 0 and job["last"] is None
 
 
+def test_steps_of_a_second_model_are_counted_from_their_beginning(cluster):
+    c = cluster(agents=2, servers=1)
+    job, _, measured, _ = steps_of(c, 2, {"n_before": 1000})
+    assert adds_up(job) and job["n"] == 20, job
+    assert 0.9 < job["length_s"] / measured[0][0] < 1.1, (job, measured)
+
+
 def test_the_log_of_a_failed_job_has_its_last_steps(cluster):
     c = cluster(agents=2, servers=1)
     started, _ = c.start_running("stepping", 2, {"sleeper": 1, "stop": "/never"}, after=23)
