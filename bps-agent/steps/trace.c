@@ -2,6 +2,7 @@
 #include "bps-agent/steps/trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -105,12 +106,15 @@ static int64_t realtime_offset_ns(void)
 static void trace_run(uv_work_t *work)
 {
 	struct trace *t = work->data;
-	int fd = memfd_create("bps-trace", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
-	FILE *out = fd < 0 ? NULL : fdopen(dup(fd), "w");
+	int fd = memfd_create("bps-trace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0), rc;
+	FILE *out = copy < 0 ? NULL : fdopen(copy, "w");
 
 	rc = out ? trace_file_write(out, &t->content) : -errno;
-	if (out && fclose(out) != 0 && rc == 0)
-		rc = -errno;
+	if (out)
+		fclose(out);
+	else if (copy >= 0)
+		close(copy);
 	if (rc < 0 && fd >= 0)
 		close(fd);
 	t->fd = rc < 0 ? rc : fd;

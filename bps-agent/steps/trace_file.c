@@ -238,6 +238,7 @@ static void trace_write_all(struct trace_writer *w)
 int trace_file_write(FILE *out, struct trace_content *c)
 {
 	struct trace_writer w = {.out = out, .c = c};
+	int rc;
 
 	if (c->n_records)
 		qsort(c->records, c->n_records, sizeof(*c->records), compare_by_start);
@@ -246,9 +247,10 @@ int trace_file_write(FILE *out, struct trace_content *c)
 	w.base_ns = trace_base_ns(c);
 	w.wait_rows = calloc(ROWS_MAX, sizeof(*w.wait_rows));
 	w.round_rows = calloc(ROWS_MAX, sizeof(*w.round_rows));
-	if (w.wait_rows && w.round_rows)
+	rc = w.wait_rows && w.round_rows ? 0 : -ENOMEM;
+	if (rc == 0)
 		trace_write_all(&w);
 	free(w.wait_rows);
 	free(w.round_rows);
-	return w.wait_rows && w.round_rows ? 0 : -ENOMEM;
+	return rc == 0 && (fflush(out) != 0 || ferror(out)) ? -EIO : rc;
 }

@@ -44,7 +44,7 @@ struct trace_content {
 	size_t n_hosts;
 };
 
-/* Write the trace. Sorts content->records by their start. Errors: -ENOMEM; the caller checks
- * ferror(out). */
+/* Write the trace, and flush `out`. Sorts content->records by their start. Errors: -ENOMEM; -EIO: a
+ * part of the trace could not be written. */
 int trace_file_write(FILE *out, struct trace_content *content);
 #endif

@@ -1,10 +1,13 @@
 /* The file of a trace (bps-agent/steps/trace_file.h): valid JSON whose slices nest. */
+#include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -61,8 +64,8 @@ static json_t *slice(json_t *root, const char *kind, const char *name, unsigned 
 		const char *cat = json_string_value(json_object_get(e, "cat"));
 
 		if (cat && strcmp(cat, kind) == 0 &&
-			(!name || strcmp(json_string_value(json_object_get(e, "name")), name) ==
-					  0) &&
+			(!name ||
+				strcmp(json_string_value(json_object_get(e, "name")), name) == 0) &&
 			n-- == 0)
 			return e;
 	}
@@ -137,8 +140,7 @@ static void rounds_at_the_same_time_are_in_different_rows(void **state)
 	(void)state;
 	expect_slice(slice(root, "step", NULL, 0), 100, 100);
 	assert_string_equal(
-		json_string_value(json_object_get(slice(root, "step", NULL, 0), "name")),
-		"step 2");
+		json_string_value(json_object_get(slice(root, "step", NULL, 0), "name")), "step 2");
 	assert_null(slice(root, "step", NULL, 1));
 	/* a name that is not UTF-8 has a ? in place of each such byte */
 	assert_non_null(slice(root, "round", "caf?", 1));
@@ -181,6 +183,28 @@ static void trace_without_rounds_is_valid(void **state)
 	json_decref(root);
 }
 
+static void trace_that_cannot_be_written_is_an_error(void **state)
+{
+	static struct round_record many[200];
+	struct trace_content c = {
+		.job = "j", .host = "h", .records = many, .n_records = 200, .n_hosts = 0};
+	struct rlimit old, small = {8192, RLIM_INFINITY};
+	FILE *out = tmpfile();
+
+	(void)state;
+	assert_non_null(out);
+	/* The first bytes can be written, and the last buffer is empty. */
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+	small.rlim_max = old.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+	for (unsigned i = 0; i < 200; i++)
+		many[i] = (struct round_record){.began_ns = 1000, .round = i + 1, .done_us = 5};
+	assert_int_equal(trace_file_write(out, &c), -EIO);
+	setrlimit(RLIMIT_FSIZE, &old);
+	fclose(out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +212,7 @@ int main(void)
 		cmocka_unit_test(rounds_at_the_same_time_are_in_different_rows),
 		cmocka_unit_test(wait_is_not_longer_than_its_round),
 		cmocka_unit_test(trace_without_rounds_is_valid),
+		cmocka_unit_test(trace_that_cannot_be_written_is_an_error),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
