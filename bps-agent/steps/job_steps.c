@@ -146,7 +146,8 @@ uint32_t job_steps_totals(const struct agent *a, struct agent_job_steps ret[AGEN
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		if (n == AGENT_STEP_JOBS)
 			break;
-		if (!job->steps.n_steps || !job_waits_are_known(job))
+		/* The totals stay when the kept steps are forgotten. */
+		if (!job->steps.computing_ns || !job_waits_are_known(job))
 			continue;
 		ret[n] = (struct agent_job_steps){
 			.id = job->id, .computing_ns = job->steps.computing_ns};

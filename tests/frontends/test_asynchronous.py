@@ -502,6 +502,27 @@ def test_a_time_out_of_the_first_round_does_not_set_the_values_twice(tmp_path):
     bps.barrier()
 
 
+def test_a_step_replaces_a_pull_that_has_timed_out(monkeypatch):
+    model = network()
+    optimizer = wrap(model)
+    train(model, optimizer, 3)
+    barrier, passed = _core.runtime().job.barrier, []
+
+    def time_out_at_the_second_barrier(*arguments):
+        barrier(*arguments)
+        passed.append(True)
+        if len(passed) == 2:
+            raise TimeoutError
+
+    monkeypatch.setattr(_core.runtime().job, "barrier", time_out_at_the_second_barrier)
+    with pytest.raises(TimeoutError):
+        optimizer.pull_values()
+    train(model, optimizer, 1 + bps.rank() if machines() > 1 else 2)
+    optimizer.pull_values()
+    assert len(passed) == 4
+    assert same_everywhere(model)
+
+
 def test_the_values_are_set_again_after_a_suspension(tmp_path):
     if bps.rank() == 0:
         script = ASYNCHRONOUS_JOB + (

@@ -317,6 +317,7 @@ class Values:
             write (callable, optional): writes the deltas of a bucket; None: all deltas are 0.
             read (callable): reads the values of a bucket.
         """
+        self._n_pulled = 0  # the step replaces a pull that has timed out
         self._submit(write)
         self.finish(read)
 
