@@ -154,8 +154,7 @@ static const struct dataloop_ops loop_ops = {
 int thread_new(struct net *net, struct member *member, const struct thread_config *cfg,
 	struct data_thread **ret, struct err_text *err)
 {
-	struct srv_env env = {
-		.segment = segment_create_registered,
+	struct srv_env env = {.segment = segment_create_registered,
 		.clock_ns = clock_now_ns,
 		.fail = thread_report_job_failure};
 	struct data_thread *t = calloc(1, sizeof(*t));

@@ -22,7 +22,7 @@ enum kind {
 #define FUSION                                                                                     \
 	"tensors are cut into partitions and not fused; unset it, and set BPS_PARTITION_BYTES "    \
 	"or bucket_bytes of DistributedOptimizer"
-#define LEVELS "the agent always sums within its machine first; unset it"
+#define LEVELS  "the agent always sums within its machine first; unset it"
 #define NETWORK "the agent exchanges the data; unset it, and set 'provider' or 'listen' in bps.conf"
 #define START                                                                                      \
 	"this process does not take its rank from horovodrun; unset it, and start the script "     \
