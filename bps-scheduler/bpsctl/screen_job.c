@@ -55,19 +55,31 @@ static void print_job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_slowest_lag(slowest).s);
 }
 
+/* Columns of the table of steps: the field, the heading and the width. */
+static const struct step_column {
+	const char *key, *name;
+	int width;
+} step_columns[] = {{"length_s", "STEP", 6}, {"computing_s", "COMPUTE", 7},
+	{"exposed_s", "EXPOSED", 7}, {"wait_s", "= WAIT", 6}, {"push_s", "PUSH", 5},
+	{"sum_s", "SUM", 5}, {"pull_s", "PULL", 5}, {"queue_s", "QUEUE", 5},
+	{"local_s", "LOCAL", 5}};
+#define N_STEP_COLUMNS (sizeof(step_columns) / sizeof(step_columns[0]))
+
 /* Print one row of times in ms: where the time of a step goes. */
 static void print_step_row(FILE *out, const char *machine, json_t *s)
 {
-	static const char *const keys[] = {"length_s", "computing_s", "exposed_s", "wait_s",
-		"push_s", "sum_s", "pull_s", "queue_s", "local_s"};
 	json_t *last = json_object_get(s, "last");
+	double n = cell_sec(s, "n");
 
 	fprintf(out, "%-14.14s", machine);
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-		fprintf(out, " %*.1f", i == 1 || i == 2 ? 7 : 6, 1e3 * cell_sec(s, keys[i]));
-	if (json_is_object(last))
-		fprintf(out, "  %.20s (%" PRIu64 "/%" PRIu64 ")", cell_str(last, "host").s,
-			cell_num(s, "n_last"), cell_num(s, "n"));
+	for (size_t i = 0; i < N_STEP_COLUMNS; i++) {
+		double ms = 1e3 * cell_sec(s, step_columns[i].key);
+
+		fprintf(out, " %*.*f", step_columns[i].width, ms < 999.95 ? 1 : 0, ms);
+	}
+	if (json_is_object(last) && n > 0)
+		fprintf(out, "  %.14s (%.0f %%)", cell_str(last, "host").s,
+			100 * cell_sec(s, "n_last") / n);
 	putc('\n', out);
 }
 
@@ -87,9 +99,10 @@ static void print_steps(FILE *out, json_t *root)
 	if (cell_num(steps, "machines") > 1)
 		fprintf(out, "; %.24s computes longest, %.1f ms", cell_str(worst, "host").s,
 			1e3 * cell_sec(steps, "worst_computing_s"));
-	fprintf(out, "\n%-14s %6s %7s %7s %6s %6s %6s %6s %6s %6s  %s\n", "MACHINE", "STEP",
-		"COMPUTE", "EXPOSED", "= WAIT", "PUSH", "SUM", "PULL", "QUEUE", "LOCAL",
-		"WAITS FOR");
+	fprintf(out, "\n%-14s", "MACHINE");
+	for (i = 0; i < N_STEP_COLUMNS; i++)
+		fprintf(out, " %*s", step_columns[i].width, step_columns[i].name);
+	fprintf(out, "  WAITS FOR\n");
 	json_array_foreach (json_object_get(root, "agents"), i, a) {
 		s = json_object_get(a, "steps");
 		if (json_is_object(s) && n++ < STEP_ROWS_MAX)

@@ -183,13 +183,22 @@ void job_nodes_serve(struct bpsrun *r)
 
 /* ---- the end ---- */
 
+/* Wait for the nodes that have not come yet. The workers of this node need not open a job, so they
+ * may have ended before another node has started. Without the head, that node could not start. */
+static void head_await_late_nodes(struct bpsrun *r, struct pollfd p[static 2])
+{
+	while (!r->result && meeting_count_joined(r->meeting) < r->place.nnodes && !p[1].revents &&
+		poll(p, 2, poll_timeout_left_ms(r->join_deadline_ms)) > 0)
+		meeting_serve(r->meeting);
+}
+
 void job_nodes_await_leave(struct bpsrun *r)
 {
 	struct pollfd p[] = {{.fd = job_nodes_descriptor(r), .events = POLLIN},
 		{.fd = r->signal_fd, .events = POLLIN}};
 	/* A job that may shrink goes on without the workers of this node */
 	bool goes_on = r->may_shrink && r->result && r->result < 128 && !r->is_lost;
-	uint64_t deadline = goes_on ? 0 : clock_now_ms() + LEAVE_MS;
+	uint64_t deadline;
 	unsigned n;
 
 	if (!r->meeting || r->is_lost)
@@ -199,6 +208,8 @@ void job_nodes_await_leave(struct bpsrun *r)
 			"the workers of this node have failed; the scheduler stays for "
 			"the other nodes");
 	head_serve(r);
+	head_await_late_nodes(r, p);
+	deadline = goes_on ? 0 : clock_now_ms() + LEAVE_MS;
 	while ((n = meeting_count_present(r->meeting)) > 0) {
 		if (poll(p, 2, poll_timeout_left_ms(deadline)) == 0) {
 			output_print_message(

@@ -366,3 +366,13 @@ def test_bad_place_is_refused_with_a_reason(tmp_path, args, env, reason):
     )
     assert r.returncode == 125 and r.stderr.startswith(f"bpsrun: {reason}"), r
     assert not list(tmp_path.glob("bpsrun-*"))
+
+
+def test_head_waits_for_a_node_whose_workers_open_no_job(lab):
+    """Let the workers of the head end before the other node has started."""
+    args = ["-n", 1, "--nnodes", 2, "--head", lab.addr(1)]
+    head = lab.start(1, *args, "--", "echo", "here", BPS_CLUSTER_KEY=KEY)
+    head.wait_for_text("here")
+    other = lab.start(2, *args, "--", "echo", "there", BPS_CLUSTER_KEY=KEY)
+    assert run_all([head, other]) == [0, 0], (head.text, other.text)
+    assert "there" in other.text, other.text

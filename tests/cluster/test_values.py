@@ -115,14 +115,14 @@ def test_time_out_names_only_the_worker_beyond_the_bound(cluster, stale):
 
 def test_workers_without_a_bound_may_leave_after_different_numbers_of_rounds(cluster):
     c = cluster(agents=2, servers=1)
-    assert c.run("leaving", 2, {"stale": None, "n_rounds": [3, 50]}) == [[3, 0, ""], [50, 0, ""]]
+    assert c.run("leaving_values", 2, {"stale": None, "n_rounds": [3, 50]}) == [[3, 0, ""], [50, 0, ""]]
 
 
 @pytest.mark.parametrize("agents, n_rounds", [(1, 3), (2, 5)])
 def test_worker_that_has_left_too_early_is_named(cluster, agents, n_rounds):
     """A worker gets no answer beyond the bound, or beyond the rounds of its own machine."""
     c = cluster(agents=agents, servers=1)
-    first, second = c.run("leaving", 2, {"stale": 2, "n_rounds": [3, 50]})
+    first, second = c.run("leaving_values", 2, {"stale": 2, "n_rounds": [3, 50]})
     assert first[0] == 3
     assert second[:2] == [n_rounds, bps.EWORKER_LOST], second
     assert "rank 0" in second[2] and "has left job" in second[2], second

@@ -180,7 +180,7 @@ def beyond_the_bound(stale):
         return n, text
 
 
-def leaving(stale, n_rounds):
+def leaving_values(stale, n_rounds):
     """Run as many rounds as n_rounds has for this rank, and leave. Return the number of rounds and
     the error, if any."""
     n = 0
