@@ -12,6 +12,8 @@
 #include "bps-agent/quota/quota_report.h"
 #include "common/daemon/metrics.h"
 
+#define NOT_JOINED "this agent has not joined a cluster yet"
+
 static struct node_health app_read_health(struct agent_app *app, struct agent_figures *ret)
 {
 	agent_read_figures(app->agent, ret);
@@ -77,8 +79,22 @@ static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
 	}
 	httpd_reply_and_free(req, 503,
 		json_pack("{s:i, s:s}", "schema", 1, "error",
-			app->agent ? "the data thread accepts no requests"
-				   : "this agent has not joined a cluster yet"));
+			app->agent ? "the data thread accepts no requests" : NOT_JOINED));
+}
+
+/* Return why there is no trace. */
+static const char *why_no_trace(int code)
+{
+	switch (code) {
+	case BPS_ENOTFOUND:
+		return "this agent has no such job";
+	case -EBUSY:
+		return "a trace of this job is being written; try again";
+	case -EAGAIN:
+		return "the data thread accepts no requests; try again";
+	default:
+		return "the agent has no memory for the trace";
+	}
 }
 
 static void on_trace(void *arg, int fd)
@@ -89,10 +105,7 @@ static void on_trace(void *arg, int fd)
 		httpd_reply_file_and_free(req, fd);
 	else
 		httpd_reply_and_free(req, fd == BPS_ENOTFOUND ? 404 : 503,
-			json_pack("{s:i, s:s}", "schema", 1, "error",
-				fd == BPS_ENOTFOUND ? "this agent has no such job"
-				: fd == -EBUSY ? "a trace of this job is being written; try again"
-					       : "the agent cannot write the trace"));
+			json_pack("{s:i, s:s}", "schema", 1, "error", why_no_trace(fd)));
 }
 
 /* Answer with the trace of a job (steps/trace_file.h). */

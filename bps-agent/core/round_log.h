@@ -22,11 +22,12 @@ struct round_choice {
 
 /* Add a record. If there is no memory, the record is only counted. */
 void round_log_add(struct round_log *log, const struct round_record *record);
-/* Copy the chosen records, the oldest first. Returns NULL, and 0 in *ret_n, if there are none or
- * there is no memory. *ret_n_lost: number of records that the ring does not have any more.
- * Owns: the caller frees the array. */
-struct round_record *round_log_copy(const struct round_log *log, const struct round_choice *choice,
-	size_t *ret_n, uint64_t *ret_n_lost);
+/* Copy the chosen records, the oldest first. *ret: NULL if there are none. *ret_n_lost: number of
+ * records that the ring does not have any more.
+ * Owns: the caller frees the array *ret.
+ * Errors: -ENOMEM. */
+int round_log_copy(const struct round_log *log, const struct round_choice *choice,
+	struct round_record **ret, size_t *ret_n, uint64_t *ret_n_lost);
 /* Forget which members were last, because the members of the job get other numbers. */
 void round_log_forget_members(struct round_log *log);
 void round_log_free(struct round_log *log);

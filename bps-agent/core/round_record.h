@@ -36,7 +36,8 @@ struct round_record {
 	 * of the sum that landed last, end of the round. Each is at least as large as the one
 	 * before. */
 	uint32_t submitted_us, pushed_us, offered_us, done_us;
-	uint32_t wait_us, sum_us; /* from the server; 0: not known, or less than a microsecond */
+	/* from the server; 0: not known, and this time is then a part of push */
+	uint32_t wait_us, sum_us;
 	/* 1 + number of the member whose contribution the server received last; 0: not known */
 	uint16_t last_member;
 	uint16_t last_worker; /* local worker that submitted last */

@@ -74,6 +74,9 @@ void step_log_divide_wait(struct step_log *log, const struct round_record *recor
 	uint64_t at_ns = from_ns > log->began_ns ? from_ns : log->began_ns;
 	uint32_t ends[N_PHASES];
 
+	/* The wait was for another round before this one began. */
+	if (at_ns < record->began_ns)
+		at_ns = record->began_ns;
 	round_record_phase_ends(record, ends);
 	for (int p = 0; p < N_PHASES; p++) {
 		uint64_t end_ns = record->began_ns + UINT64_C(1000) * ends[p];

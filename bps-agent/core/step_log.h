@@ -9,7 +9,7 @@
  * computing. Each landing of a sum divides the wait since the landing before over the phases of its
  * round (round_record.h). Waits that no landing explains, such as the wake-up of the worker, count
  * as PHASE_PULL. All times are means of the machine's workers, so computing and phases add up to
- * the step. No clock and no memory is needed. Thread: the thread of the core. */
+ * the step. No clock is read and no memory is allocated. Thread: the thread of the core. */
 #include <stdint.h>
 
 #include "bps-agent/core/round_record.h"

@@ -161,11 +161,12 @@ int trace_start(struct job *job, const struct round_choice *choice, char **hosts
 	rc = trace_copy_tensors(c, job);
 	if (rc == 0)
 		rc = trace_copy_servers(c, a);
+	if (rc == 0)
+		rc = round_log_copy(&job->rounds, choice, &c->records, &c->n_records, &c->n_lost);
 	if (rc < 0) {
 		trace_job_free(t);
 		return rc;
 	}
-	c->records = round_log_copy(&job->rounds, choice, &c->n_records, &c->n_lost);
 	job->n_traces++;
 	uv_queue_work(dataloop_uv(a->loop), &t->work, trace_run, trace_over);
 	return 0;

@@ -438,6 +438,11 @@ int fetch_trace(const struct bpsctl_opts *o, const char *arg, json_t **ret, stru
 			err, BPS_ENOTFOUND, "there is no such job: the name is too long for a job");
 	snprintf(path, sizeof(path), "/status?trace=%s", escaped);
 	rc = fetch_path_within_ms(&o->agent_http, path, TRACE_MS, ret, err);
+	if (rc == BPS_ENOSCHED)
+		return err_set(err, rc,
+			"no agent answers at %.80s:%u (--agent-http sets the address of this "
+			"host's agent; its log names the port)",
+			o->agent_http.host, o->agent_http.port);
 	if (rc < 0 || json_is_array(json_object_get(*ret, "traceEvents")))
 		return rc;
 	json_decref(*ret);

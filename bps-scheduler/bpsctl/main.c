@@ -18,8 +18,8 @@ static const struct setting rows[] = {
 			"--host, --daemon)"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
-		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
-			"scheduler does not answer"},
+		.help = "HTTP address of this host's bps-agent, for `trace`, and for `why-stuck` "
+			"while the scheduler does not answer"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print JSON (schema 1) instead of text"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",

@@ -118,7 +118,8 @@ struct wire_msg {
 			/* time from the arrival of the receiving member's contribution to that of
 			 * the last one */
 			uint32_t wait_us;
-			uint32_t sum_us; /* time from the last arrival to the complete sum */
+			/* time from the moment at which the server has all bytes to the sum */
+			uint32_t sum_us;
 			/* Number of contributions that had been added to the value; 0: the result
 			 * is a sum */
 			uint64_t version;

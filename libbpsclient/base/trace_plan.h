@@ -1,9 +1,9 @@
 #ifndef BPSCLIENT_BASE_TRACE_PLAN_H
 #define BPSCLIENT_BASE_TRACE_PLAN_H
 /* Traces that environment variables request. BYTEPS_TRACE_ON: each worker writes the steps
- * BYTEPS_TRACE_START_STEP to BYTEPS_TRACE_END_STEP to BYTEPS_TRACE_DIR/LOCAL_RANK/comm.json, when
- * the last of them is over. HOROVOD_TIMELINE: rank 0 writes its last rounds to this file when it
- * closes the job. */
+ * BYTEPS_TRACE_START_STEP to BYTEPS_TRACE_END_STEP to BYTEPS_TRACE_DIR/LOCAL_RANK/comm.json, in
+ * the first wait for a later step. HOROVOD_TIMELINE: rank 0 writes its last rounds to this file
+ * when it closes the job. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -130,6 +130,8 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     assert out.returncode != 0 and "no such job" in out.stderr
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.scheduler.http}", "trace", "job1", str(whole))
     assert out.returncode != 0 and "is not an agent" in out.stderr
+    out = c.bpsctl("--agent-http", "127.0.0.1:9", "trace", "job1", str(whole))
+    assert out.returncode == 3 and "no agent answers at 127.0.0.1:9 (--agent-http" in out.stderr
 
 
 def unread_bytes(sock):

@@ -115,7 +115,8 @@ def test_time_out_names_only_the_worker_beyond_the_bound(cluster, stale):
 
 def test_workers_without_a_bound_may_leave_after_different_numbers_of_rounds(cluster):
     c = cluster(agents=2, servers=1)
-    assert c.run("leaving_values", 2, {"stale": None, "n_rounds": [3, 50]}) == [[3, 0, ""], [50, 0, ""]]
+    results = c.run("leaving_values", 2, {"stale": None, "n_rounds": [3, 50]})
+    assert results == [[3, 0, ""], [50, 0, ""]]
 
 
 @pytest.mark.parametrize("agents, n_rounds", [(1, 3), (2, 5)])

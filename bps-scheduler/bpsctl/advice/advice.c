@@ -152,6 +152,14 @@ static double member_card_s(struct advice *a, json_t *m)
 	return mbps > 0 ? a->length_s * rate * 8 / (mbps * 1e6) : 0;
 }
 
+/* Return whether nearly all bytes of the job's tensors are f32, so that int8 makes them fewer. */
+static bool job_is_f32(struct advice *a)
+{
+	double f32 = real_of(json_object_get(a->brief, "bytes_by_type"), "f32");
+
+	return f32 > 0.9 * real_of(a->brief, "bytes");
+}
+
 static void advise_on_card(struct advice *a)
 {
 	double moving_s = real_of(a->steps, "push_s") + real_of(a->steps, "pull_s"), card_s = 0;
@@ -164,18 +172,19 @@ static void advise_on_card(struct advice *a)
 			card_s = member_card_s(a, m);
 			full = m;
 		}
-	if (!full || moving_s < WORTH * a->length_s ||
+	/* in a job on one machine, the agent sums, and no card moves anything */
+	if (!full || real_of(a->steps, "machines") < 2 || moving_s < WORTH * a->length_s ||
 		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
 		return;
 	is_server = strcmp(text_of(full, "role"), "server") == 0;
 	/* Fewer bytes shorten the time of the card, and of this only what is exposed. */
-	add_finding(a, "FULL_CARD", (card_s < moving_s ? card_s : moving_s) * (1 - 1 / INT8_RATIO),
-		is_server ? "add servers (docs/guides/plan.md), or send fewer bytes: "
-			    "Compression.int8 (docs/guides/fewer-bytes.md)"
-			  : "send fewer bytes: Compression.int8 (docs/guides/fewer-bytes.md)",
-		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of a step, and "
-		"the "
-		"calls wait %.1f ms for the network",
+	add_finding(a, "FULL_CARD",
+		job_is_f32(a) ? (card_s < moving_s ? card_s : moving_s) * (1 - 1 / INT8_RATIO) : -1,
+		is_server ? "add servers (docs/guides/plan.md), or send fewer bytes, such as int8 "
+			    "(docs/guides/fewer-bytes.md)"
+			  : "send fewer bytes, such as int8 (docs/guides/fewer-bytes.md)",
+		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of all jobs in "
+		"a step, and the calls wait %.1f ms for the network",
 		text_of(full, "name"), real_of(full, "nic_mbps"), 1e3 * card_s, 1e3 * moving_s);
 }
 
@@ -207,7 +216,7 @@ static void advise_on_slow_server(struct advice *a)
 		qsort(sums_s, n, sizeof(*sums_s), compare_reals);
 	median_s = n ? sums_s[(n - 1) / 2] : 0;
 	free(sums_s);
-	if (!slow || sum_s < WORTH * a->length_s)
+	if (!slow || real_of(a->steps, "machines") < 2 || sum_s < WORTH * a->length_s)
 		return;
 	if (n > 1 && most_s > SLOW_SERVER * median_s)
 		add_finding(a, "SLOW_SERVER", sum_s * (1 - median_s / most_s),

@@ -312,7 +312,8 @@ class DistributedTrainer(gluon.Trainer):
             )
             if asynchronous is None:
                 asynchronous = optimizer._bound is not None
-                stale = optimizer._bound.stale if optimizer._bound else None
+                if stale is None and optimizer._bound:
+                    stale = optimizer._bound.stale
             optimizer = optimizer._optimizer
         bound = choose_bound(asynchronous, stale)
         if bound is not None:

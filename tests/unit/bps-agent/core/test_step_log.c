@@ -77,6 +77,21 @@ static void wait_is_divided_over_the_phases_that_it_covers(void **state)
 	assert_int_equal(s.n_last, 1);
 }
 
+/* A thread waits for one round, and another thread's round begins and ends meanwhile. */
+static void wait_from_before_a_round_is_not_local(void **state)
+{
+	struct round_record r = even_round(50, 0);
+	struct step_summary s;
+
+	(void)state;
+	begin(1, 0, 0, 1);
+	step_log_divide_wait(&steps, &r, 10 * US);
+	begin(2, 200, 100, 1);
+	s = sum_up();
+	assert_int_equal(s.sum.phase_ns[PHASE_LOCAL], 10 * US);
+	assert_int_equal(s.sum.phase_ns[PHASE_PULL], 50 * US);
+}
+
 static void times_are_means_of_the_workers(void **state)
 {
 	struct round_record r = even_round(0, 0);
@@ -168,6 +183,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(wait_is_divided_over_the_phases_that_it_covers, reset),
+		cmocka_unit_test_setup(wait_from_before_a_round_is_not_local, reset),
 		cmocka_unit_test_setup(times_are_means_of_the_workers, reset),
 		cmocka_unit_test_setup(exposed_time_is_limited_to_the_step, reset),
 		cmocka_unit_test_setup(wait_over_the_end_of_a_step_counts_once, reset),

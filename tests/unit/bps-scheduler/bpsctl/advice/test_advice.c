@@ -36,10 +36,12 @@ static json_t *steps_json(const struct phases_ms *t, unsigned n_last, unsigned n
 /* Return the job's document: agents a0 and a1, each with the same times. The mean has them too. */
 static json_t *job_json(const struct phases_ms *t, unsigned n_last)
 {
-	return json_pack("{s:{s:s, s:i, s:I}, s:[{s:s, s:s, s:o}, {s:s, s:s, s:o}], s:o}", "job",
-		"name", "j", "tensors", 100, "bytes", (json_int_t)100000000, "agents", "name", "a0",
-		"host", "h0", "steps", steps_json(t, 10, 10), "name", "a1", "host", "h1", "steps",
-		steps_json(t, 0, 10), "steps", steps_json(t, n_last, 20));
+	json_t *brief = json_pack("{s:s, s:i, s:i, s:{s:i}}", "name", "j", "tensors", 100, "bytes",
+		100000000, "bytes_by_type", "f32", 100000000);
+
+	return json_pack("{s:o, s:[{s:s, s:s, s:o}, {s:s, s:s, s:o}], s:o}", "job", brief, "agents",
+		"name", "a0", "host", "h0", "steps", steps_json(t, 10, 10), "name", "a1", "host",
+		"h1", "steps", steps_json(t, 0, 10), "steps", steps_json(t, n_last, 20));
 }
 
 /* Return the cluster's document: agent a0 and three servers. */
@@ -119,6 +121,24 @@ static void full_card_is_named(void **state)
 	EXPECT(TIMES(.push = 70, .pull = 10), 0, cluster_json(0, 2e7, 1), "SPREAD", -1);
 }
 
+static void gain_of_fewer_bytes_is_known_only_for_f32(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.push = 70, .pull = 10}, 0);
+
+	(void)state;
+	json_object_set_new(json_object_get(job, "job"), "bytes_by_type", json_object());
+	expect_findings(job, cluster_json(0, 1e8, 1), "FULL_CARD", (const double[]){-1});
+}
+
+static void servers_do_not_matter_to_a_job_on_one_machine(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.push = 70, .sum = 10}, 0);
+
+	(void)state;
+	json_object_set_new(json_object_get(job, "steps"), "machines", json_integer(1));
+	expect_findings(job, cluster_json(0, 1e8, 10), "SPREAD", (const double[]){-1});
+}
+
 static void slow_server_is_told_from_slow_servers(void **state)
 {
 	(void)state;
@@ -159,6 +179,8 @@ int main(void)
 		cmocka_unit_test(computing_alone_is_said_first),
 		cmocka_unit_test(late_machine_is_named_only_if_it_is_the_same_one),
 		cmocka_unit_test(full_card_is_named),
+		cmocka_unit_test(gain_of_fewer_bytes_is_known_only_for_f32),
+		cmocka_unit_test(servers_do_not_matter_to_a_job_on_one_machine),
 		cmocka_unit_test(slow_server_is_told_from_slow_servers),
 		cmocka_unit_test(largest_gains_come_first),
 		cmocka_unit_test(small_tensors_are_named),
