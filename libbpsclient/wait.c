@@ -287,7 +287,7 @@ static size_t list_done_tensors(struct bps_tensor *const *tensors, size_t n, siz
 }
 
 /* Wait until at least one of the tensors is done. Returns the number of tensors that are done; 0 if
- * all entries are NULL. The caller has noted the wait. */
+ * all entries are NULL. */
 static int wait_for_any_done_tensor(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	uint32_t timeout_ms, size_t *ret_idx)
 {
@@ -319,8 +319,10 @@ static int wait_for_any_done_tensor(struct bps *b, struct bps_tensor *const *ten
 		if (now >= deadline_ns)
 			return tensor_explain_timeout(pending, pending->round, timeout_ms);
 		tensors_count_waits(tensors, n, 1);
+		session_wait_begins(&b->session);
 		local_done_wait(c, pending->entry, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		session_wait_ends(&b->session);
 		tensors_count_waits(tensors, n, UINT32_MAX);
 		spin_ns = 0;
 	}
@@ -346,11 +348,8 @@ int bps_wait_some(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_
 	rc = client_check_is_open(b);
 	if (rc < 0)
 		return rc;
-	session_wait_begins(&b->session);
-	rc = wait_for_any_done_tensor(
+	return wait_for_any_done_tensor(
 		b, tensors, n, timeout_ms ? timeout_ms : b->options.timeout_ms, ret_idx);
-	session_wait_ends(&b->session);
-	return rc;
 }
 
 int bps_poll(struct bps_tensor *t)
