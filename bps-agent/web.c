@@ -136,9 +136,9 @@ static json_t *servers_to_json(struct member *m)
 	return list;
 }
 
-static void agent_http_status(void *arg, struct httpd_request *req)
+/* Answer with the status of the agent and, if the request asks for it, with its topology. */
+static void agent_answer_status(struct agent_app *app, struct httpd_request *req)
 {
-	struct agent_app *app = arg;
 	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
 	const struct topo_report *reports;
 	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
@@ -146,18 +146,8 @@ static void agent_http_status(void *arg, struct httpd_request *req)
 	struct node_health health = app_read_health(app, &f);
 	json_t *root = node_status_to_json(&app->node, "agent", &health);
 	struct quota_view quotas;
-	char wanted[8], traced[CTL_JOB_NAME_MAX + 1];
+	char wanted[8];
 
-	if (httpd_read_query_parameter(req, "trace", traced, sizeof(traced))) {
-		json_decref(root);
-		agent_http_trace(app, req, traced);
-		return;
-	}
-	if (httpd_read_query_parameter(req, "waits", wanted, sizeof(wanted))) {
-		json_decref(root);
-		agent_http_waits(app, req);
-		return;
-	}
 	json_object_update_new(root,
 		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
 			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,
@@ -174,6 +164,18 @@ static void agent_http_status(void *arg, struct httpd_request *req)
 			topology_report(app->opts.sysfs, &ask, reports, n_reports,
 				gpu_probe_why(app->gpu_probe)));
 	httpd_reply_and_free(req, 200, root);
+}
+
+static void agent_http_status(void *arg, struct httpd_request *req)
+{
+	char wanted[8], traced[CTL_JOB_NAME_MAX + 1];
+
+	if (httpd_read_query_parameter(req, "trace", traced, sizeof(traced)))
+		agent_http_trace(arg, req, traced);
+	else if (httpd_read_query_parameter(req, "waits", wanted, sizeof(wanted)))
+		agent_http_waits(arg, req);
+	else
+		agent_answer_status(arg, req);
 }
 
 const struct httpd_ops agent_web_ops = {
