@@ -467,7 +467,7 @@ def test_a_worker_that_has_ended_early_is_named(tmp_path):
 
 # The first round of rank 0 times out, because rank 1 is late. Rank 0 calls the step again.
 LATE = """
-import time
+import os, time
 from bps._values import Values
 with torch.no_grad():
     for p in model.parameters():
@@ -475,7 +475,10 @@ with torch.no_grad():
 submit = Values._submit
 def submit_late(self, write):
     Values._submit = submit
-    time.sleep(4)
+    deadline = time.monotonic() + 60
+    while not os.path.exists("again"):  # until rank 0 has had its time-out
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     submit(self, write)
 if bps.rank() == 1:
     Values._submit = submit_late
@@ -486,6 +489,7 @@ while is_due:
         is_due = False
     except bps.Timeout:
         print("AGAIN")
+        open("again", "w").close()
 optimizer.pull_values()
 for p in model.parameters():
     assert torch.allclose(p, torch.full_like(p, 1 - 0.1 * bps.size())), p
