@@ -478,10 +478,7 @@ static int tensor_make_parts(
 	if (!t->parts)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n_parts; i++) {
-		t->parts[i].tensor = t;
-		t->parts[i].index = i;
-		t->parts[i].kept = &kept[i];
-		t->parts[i].round = kept[i].landed;
+		part_init(&t->parts[i], t, i, &kept[i]);
 		t->has_landed |= t->parts[i].round > round;
 	}
 	for (uint32_t w = 0; round && w < t->job->n_workers; w++)
@@ -504,12 +501,16 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	if (job->is_local)
 		part_elems = (uint32_t)(LOCAL_PART_BYTES / elem);
 	if (!shape_is_equal(&plan->shape, &t->shape) || !part_elems ||
-		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX)
+		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX ||
+		shape_check_shards(&t->shape, job->size, &(struct err_text){0}) < 0)
 		return BPS_EPROTO;
-	n_parts = shape_partition_count(&t->shape, part_elems);
+	t->n_shards = job->is_local ? 1 : shape_shards(&t->shape, job->size);
+	t->part_elems = part_elems;
+	n_parts = shape_partition_count(&t->shape, t->n_shards, part_elems);
 	if (n_parts > UINT32_MAX)
 		return BPS_EPROTO;
-	if (is_over_inflight_limit(job, shape_part_elems(&t->shape, part_elems, 0) * elem))
+	if (is_over_inflight_limit(
+		    job, shape_part_elems(&t->shape, t->n_shards, part_elems, 0) * elem))
 		return BPS_EQUOTA;
 	if (job_reserve_heaps(job, (uint32_t)n_parts) < 0 ||
 		job_index_tensor(job, plan->tensor, t) < 0)
@@ -518,7 +519,6 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	if (rc < 0)
 		return rc;
 	t->id = plan->tensor;
-	t->part_elems = part_elems;
 	t->n_parts = (uint32_t)n_parts;
 	job->core->n_parts += t->n_parts;
 	job->n_parts += t->n_parts;

@@ -37,7 +37,7 @@ struct agt_tensor {
 	int failed;
 	uint16_t priority;
 	uint32_t id;
-	uint32_t part_elems, n_parts, parts_left;
+	uint32_t part_elems, n_parts, parts_left, n_shards;
 	uint64_t round; /* the last complete round */
 	/* Sequence number of the round in progress. The core numbers the rounds of all tensors in
 	 * the order in which they start. */

@@ -35,9 +35,26 @@ void part_set_state(struct agt_part *part, enum agt_part_state state, const char
 	part->state = state;
 }
 
+void part_init(
+	struct agt_part *part, struct agt_tensor *t, uint32_t index, struct agt_kept_part *kept)
+{
+	uint32_t rank = shape_part_shard(&t->shape, t->n_shards, t->part_elems, index);
+
+	part->tensor = t;
+	part->index = index;
+	part->kept = kept;
+	part->round = kept->landed;
+	part->has_other_owner = t->n_shards > 1;
+	for (uint32_t w = 0; w < t->job->n_workers; w++)
+		if (t->job->ranks[w] == rank)
+			part->has_other_owner = false;
+}
+
 size_t part_elems(const struct agt_part *part)
 {
-	return shape_part_elems(&part->tensor->shape, part->tensor->part_elems, part->index);
+	const struct agt_tensor *t = part->tensor;
+
+	return shape_part_elems(&t->shape, t->n_shards, t->part_elems, part->index);
 }
 
 uint32_t part_bytes(const struct agt_part *part)
@@ -47,8 +64,10 @@ uint32_t part_bytes(const struct agt_part *part)
 
 uint64_t part_byte_offset(const struct agt_part *part)
 {
-	return (uint64_t)part->index * part->tensor->part_elems *
-	       dtype_bytes(part->tensor->shape.dtype);
+	const struct agt_tensor *t = part->tensor;
+
+	return shape_part_first(&t->shape, t->n_shards, t->part_elems, part->index) *
+	       dtype_bytes(t->shape.dtype);
 }
 
 struct agt_core *part_core(const struct agt_part *part)

@@ -76,6 +76,9 @@ struct agt_part {
 	/* `task` is at the transport (A9). Meanwhile the partition is in no queue in the state
 	 * READY. */
 	bool is_working;
+	/* The partition's results go to another member. A RESULT without bytes then states that
+	 * this member has the result (O1). */
+	bool has_other_owner;
 	/* in the state FETCHING: the result of the read must be discarded, for example after a
 	 * change of pgen */
 	bool is_stale;
@@ -107,6 +110,10 @@ TAILQ_HEAD(part_list, agt_part);
  * in part.c. */
 void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why);
 struct agt_core *part_core(const struct agt_part *part);
+/* Initialize a zeroed partition. The tensor's shape, shards and part_elems must be set. The
+ * partition continues after the round that has landed. */
+void part_init(
+	struct agt_part *part, struct agt_tensor *t, uint32_t index, struct agt_kept_part *kept);
 size_t part_elems(const struct agt_part *part);
 uint32_t part_bytes(const struct agt_part *part);
 /* Return the offset of the partition's first byte in each buffer of its tensor. */

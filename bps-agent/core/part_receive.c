@@ -30,9 +30,11 @@ static void part_complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->contributors[i] = m->result.contributors;
 	agt_tensor_record_landing(part, part->offered_ns, m);
 	part_store_landed(part);
+	part->n_tries = 0;
 	/* In a job with backup machines, members that have started a later round may wait for this
-	 * partition's HAVE. */
-	part->is_have_unconfirmed = part->tensor->job->has_backup;
+	 * partition's HAVE. If this member owns the result, the others wait for its HAVE (O1). */
+	part->is_have_unconfirmed = part->tensor->job->has_backup ||
+				    (part->tensor->n_shards > 1 && !part->has_other_owner);
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge_inflight(part);
 	part_set_state(part, PART_IDLE, "result received");
@@ -206,9 +208,9 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 		return;
 	}
 	/* A round that does not wait for this machine may end without any values. */
-	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
-		m->result.last > job->n_members || m->result.workers > job->size ||
-		!m->result.version != !tensor_is_value(t) ||
+	if (m->len != (part->has_other_owner ? 0 : part_bytes(part)) ||
+		m->result.n_members != job->n_members || m->result.last > job->n_members ||
+		m->result.workers > job->size || !m->result.version != !tensor_is_value(t) ||
 		(!m->result.workers && t->n_given && !job->has_backup)) {
 		on_result_misfit(part, m);
 		return;
@@ -220,7 +222,8 @@ static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 			return;
 		}
 		part_stop_activity(part);
-		memcpy(part_output_address(part), m->payload, m->len);
+		if (m->len)
+			memcpy(part_output_address(part), m->payload, m->len);
 		part_record_offer_time(part);
 		part_complete_round(part, m);
 		return;

@@ -361,19 +361,22 @@ static int part_send_donation(struct agt_part *part)
 	uint64_t r = part->donate_round;
 	struct agt_mem mem = t->out[r & 1];
 	struct wire_msg m = part_message_of(part, WIRE_DONATE, r);
+	bool has_owner = t->n_shards > 1;
 
 	if (!part_has_result(part, r))
 		return 0;
 	mem.mem = (char *)mem.mem + part_byte_offset(part);
 	mem.offset += part_byte_offset(part);
 	/* a result from a server on this host has no crc, so compute the crc for the donation */
-	if (!part->kept->result_crc[r & 1])
+	if (!has_owner && !part->kept->result_crc[r & 1])
 		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
 	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;
 	m.result.contributors = part->kept->contributors[r & 1];
 	m.result.version = part->kept->version[r & 1];
-	describe_payload(&m, &mem, part_bytes(part), part->kept->result_crc[r & 1]);
+	/* The owner keeps the bytes. The others need only the contributors. */
+	describe_payload(&m, &mem, has_owner ? 0 : part_bytes(part),
+		has_owner ? 0 : part->kept->result_crc[r & 1]);
 	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 }
 

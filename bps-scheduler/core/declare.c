@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "bps-scheduler/core/admission.h"
+#include "bps-scheduler/placement/place.h"
 #include "common/base/log.h"
 #include "common/data/shape.h"
 
@@ -87,6 +88,7 @@ static struct sched_tensor *declared_tensor_new(
 
 	t->id = CTL_NO_ID;
 	t->shape = d->shape;
+	t->n_shards = shape_shards(&d->shape, in->j->size);
 	t->name = sched_dup_string(d->name);
 	t->first_rank = d->rank;
 	t->since_ns = in->c->now_ns;
@@ -139,6 +141,28 @@ static int tensor_check_value_options(
 	return err_set(err, -EINVAL, "a job with the option %s cannot have values", option);
 }
 
+/* Check that the job allows a tensor in shards. Only the owner of a shard has its sums, so the job
+ * must end if an owner is lost, and each worker must have its shard from the beginning. Errors:
+ * -EINVAL; err gets the text. */
+static int tensor_check_shards(
+	const struct sched_job *j, const struct sched_tensor *t, struct err_text *err)
+{
+	const char *option = j->flags & JOB_ELASTIC  ? "elastic"
+			     : j->flags & JOB_SHRINK ? "on_agent_loss=shrink"
+			     : j->backup             ? "backup"
+						     : NULL;
+
+	if (t->shape.owner == OWNER_ALL)
+		return 0;
+	if (option)
+		return err_set(err, -EINVAL,
+			"a job with the option %s cannot have tensors in shards", option);
+	if (t->n_shards > PLACE_PARTS_MAX)
+		return err_set(
+			err, -EINVAL, "a tensor cannot have more than %d shards", PLACE_PARTS_MAX);
+	return shape_check_shards(&t->shape, t->n_shards, err);
+}
+
 /* Accept or refuse a tensor that is declared for the first time. A refused tensor stays in the
  * table, in state FAILED (rule C9), for two reasons. First, all agents must get the same answer,
  * even if the servers have more memory later. Second, no tensor of that name with another shape may
@@ -150,6 +174,8 @@ static void tensor_claim_or_refuse(const struct declare_request *in, struct sche
 
 	if (rc == 0)
 		rc = tensor_check_value_options(in->j, t, &why);
+	if (rc == 0)
+		rc = tensor_check_shards(in->j, t, &why);
 	if (rc == 0)
 		rc = admission_check_tensor(in->c, in->j, t, &why);
 	if (rc == 0) {

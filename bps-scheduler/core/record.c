@@ -372,7 +372,9 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 
 	if (!j || s->tensor != j->n_placed || !s->part_elems ||
 		shape_check(&s->shape, SCHED_TENSOR_BYTES_MAX, &why) < 0 ||
-		shape_partition_count(&s->shape, s->part_elems) > PLACE_PARTS_MAX ||
+		shape_check_shards(&s->shape, j->size, &why) < 0 ||
+		shape_partition_count(&s->shape, shape_shards(&s->shape, j->size), s->part_elems) >
+			PLACE_PARTS_MAX ||
 		sched_tensor_find(j, s->name))
 		return err_set(err, -EINVAL,
 			"tensor '%s' of job %u is invalid or contradicts earlier records: %s",
@@ -381,6 +383,7 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 	t->id = CTL_NO_ID;
 	t->name = sched_dup_string(s->name);
 	t->shape = s->shape;
+	t->n_shards = shape_shards(&s->shape, j->size);
 	t->part_elems = s->part_elems;
 	sched_tensor_set_state(j, t, TENSOR_READY, NULL);
 	sched_tensor_add(j, t);

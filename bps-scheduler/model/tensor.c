@@ -113,7 +113,8 @@ void sched_job_undeclare(struct sched_core *c, struct sched_job *j, uint32_t mem
 
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 {
-	return shape_part_elems(&t->shape, t->part_elems, i) * dtype_bytes(t->shape.dtype);
+	return shape_part_elems(&t->shape, t->n_shards, t->part_elems, i) *
+	       dtype_bytes(t->shape.dtype);
 }
 
 uint64_t sched_needed_round(const struct sched_job *j, uint32_t tensor, uint64_t round)
@@ -140,7 +141,7 @@ uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems)
 
 uint64_t sched_part_need(const struct sched_tensor *t, uint32_t i)
 {
-	return sched_sums_need(t, shape_part_elems(&t->shape, t->part_elems, i));
+	return sched_sums_need(t, shape_part_elems(&t->shape, t->n_shards, t->part_elems, i));
 }
 
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref)
@@ -204,7 +205,7 @@ void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t)
 	t->id = j->n_placed;
 	j->placed[j->n_placed++] = t;
 	j->bytes += shape_bytes(&t->shape);
-	t->n_parts = (uint32_t)shape_partition_count(&t->shape, t->part_elems);
+	t->n_parts = (uint32_t)shape_partition_count(&t->shape, t->n_shards, t->part_elems);
 	if (job_is_local(j->n_members, j->flags))
 		return;
 	t->parts = sched_alloc(t->n_parts, sizeof(*t->parts));

@@ -28,6 +28,7 @@ struct sched_tensor {
 	enum tensor_state state;
 	struct tensor_shape shape;
 	uint32_t part_elems, n_parts;
+	uint32_t n_shards; /* shape_shards of the shape and the job's size */
 	/* array of n_parts partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;
 	/* cause_host, cause_rank: host and rank of the worker whose declaration differs from the

@@ -51,11 +51,11 @@ void balance_gathered(struct sched_core *c)
 
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t)
 {
-	uint32_t elems = place_part_elems(&t->shape, 1, UINT64_MAX, j->part_bytes);
-	uint64_t rest = shape_elems(&t->shape) % elems;
+	uint32_t elems = place_part_elems(&t->shape, t->n_shards, 1, UINT64_MAX, j->part_bytes);
+	uint64_t shard = shape_elems(&t->shape) / t->n_shards, rest = shard % elems;
 
-	return shape_elems(&t->shape) / elems * sched_sums_need(t, elems) +
-	       (rest ? sched_sums_need(t, rest) : 0);
+	return t->n_shards *
+	       (shard / elems * sched_sums_need(t, elems) + (rest ? sched_sums_need(t, rest) : 0));
 }
 
 uint64_t balance_usable(uint64_t all)

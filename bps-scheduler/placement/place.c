@@ -271,8 +271,8 @@ static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uin
 	return bytes;
 }
 
-uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_servers, uint64_t job_bytes,
-	uint32_t want_bytes)
+uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_shards, uint32_t n_servers,
+	uint64_t job_bytes, uint32_t want_bytes)
 {
 	uint64_t bytes = want_bytes, elems, least;
 	uint64_t most = POOL_SEGMENT_BYTES / dtype_acc_bytes(shape->dtype) / PLACE_ALIGN_ELEMS *
@@ -283,7 +283,7 @@ uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_servers, 
 	elems = bytes / dtype_bytes(shape->dtype);
 	if (elems > most)
 		elems = most;
-	least = (shape_elems(shape) - 1) / PLACE_PARTS_MAX + 1;
+	least = (shape_elems(shape) / n_shards - 1) / (PLACE_PARTS_MAX / n_shards) + 1;
 	if (elems < least)
 		elems = least;
 	elems = (elems + PLACE_ALIGN_ELEMS - 1) / PLACE_ALIGN_ELEMS * PLACE_ALIGN_ELEMS;

@@ -115,12 +115,13 @@ double placement_worst_time_s(const struct placement *p);
  *   y_j = t C_j / n on machines without an agent. */
 double place_optimum_s(const struct placement *p);
 
-/* Return the number of elements of each partition of a tensor. The last partition may be shorter.
+/* Return the number of elements of each partition of a tensor. The last partition of each of its
+ * n_shards shards may be shorter.
  * job_bytes is the size of all tensors of the job so far, including this tensor and the tensors
  * declared in the same batch. want_bytes is the partition size that the job requests, or 0 if the
  * job requests no size. The result is a multiple of PLACE_ALIGN_ELEMS. The accumulator of a
  * partition is not larger than a server's segment, unless the tensor would then have more than
  * PLACE_PARTS_MAX partitions. */
-uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_servers, uint64_t job_bytes,
-	uint32_t want_bytes);
+uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_shards, uint32_t n_servers,
+	uint64_t job_bytes, uint32_t want_bytes);
 #endif

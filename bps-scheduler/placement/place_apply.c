@@ -167,7 +167,8 @@ static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
 		if (t->state != TENSOR_READY)
 			continue;
-		t->part_elems = place_part_elems(&t->shape, n_servers, bytes, j->part_bytes);
+		t->part_elems =
+			place_part_elems(&t->shape, t->n_shards, n_servers, bytes, j->part_bytes);
 		sched_tensor_publish(j, t);
 		for (uint32_t i = 0; t->parts && i < t->n_parts; i++)
 			place_want_add(&w, t, i);

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "bps-server/core/job.h"
 #include "bps-server/core/owed.h"
 #include "bps-server/core/reads.h"
 #include "bps-server/core/retired.h"
@@ -82,9 +83,26 @@ static bool peer_is_on_same_host(const struct srv_peer *peer)
 	return peer && peer->conn->is_same_host;
 }
 
-void slot_publish_result(struct srv_core *core, struct slot *slot)
+/* Queue the result for the members that wait for it, and that may learn of it. */
+static void slot_queue_results(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
+
+	for (unsigned i = 0; i < part->n_seats; i++) {
+		struct seat *seat = &part->seats[i];
+
+		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i) ||
+			!slot_may_tell(slot, seat))
+			continue;
+		if (part->bytes > WIRE_INLINE_MAX && seat_gets_bytes(seat) &&
+			!peer_is_on_same_host(seat->peer))
+			core->stats.offered_bytes += part->bytes;
+		seat_queue_message(seat, OWE_RESULT, slot->round);
+	}
+}
+
+void slot_publish_result(struct srv_core *core, struct slot *slot)
+{
 	uint64_t sum_ns;
 
 	if (slot->state == SLOT_SUMMING) {
@@ -97,13 +115,7 @@ void slot_publish_result(struct srv_core *core, struct slot *slot)
 	FAILPOINT(SERVER_RESULT_DONE);
 	slot_set_state(core, slot, SLOT_DONE);
 	core->stats.rounds++;
-	for (unsigned i = 0; i < part->n_seats; i++) {
-		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i))
-			continue;
-		if (part->bytes > WIRE_INLINE_MAX && !peer_is_on_same_host(part->seats[i].peer))
-			core->stats.offered_bytes += part->bytes;
-		seat_queue_message(&part->seats[i], OWE_RESULT, slot->round);
-	}
+	slot_queue_results(core, slot);
 }
 
 static struct srv_peer *peer_find_by_agent(struct srv_core *core, uint32_t agent)
@@ -163,6 +175,21 @@ static void slot_record_wait_end(struct srv_core *core, struct slot *slot)
 			slot->last = (uint16_t)(i + 1);
 }
 
+/* A member states that a round is complete, but the owner of the result does not have it. No
+ * correct agent states that (O1). */
+static void slot_fail_without_owner(struct srv_core *core, struct slot *slot)
+{
+	const struct srv_part *part = slot->part;
+	const struct srv_job_member *owner = &part->job->members[part->owner];
+
+	srv_job_fail(core, part->job, BPS_EDIVERGED,
+		"tensor %u partition %u round %llu: the owner of the result (agent %u, host %s) "
+		"has lost it, but another machine has gone on: memory is corrupt or the program "
+		"has a bug, so restart the job from a checkpoint",
+		part->tensor, part->index, (unsigned long long)slot->round, owner->agent,
+		owner->host);
+}
+
 void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
@@ -180,6 +207,9 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
 			(uint64_t)part->n_live * part->bytes);
 		sums_queue_slot(core, slot);
+	} else if (slot->n_has < slot->n_spoken && part->owner != NO_OWNER &&
+		   !member_set_has(&slot->has, part->owner)) {
+		slot_fail_without_owner(core, slot);
 	} else if (slot->n_has < slot->n_spoken) {
 		core->stats.donations++;
 		slot_set_state(core, slot, SLOT_DONATING);
@@ -212,6 +242,8 @@ void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct sea
 	slot->n_has++;
 	if (!member_set_has(&slot->contributed, seat->member))
 		slot->n_spoken++;
+	if (slot->state == SLOT_DONE && part->owner == seat->member)
+		slot_queue_results(core, slot);
 	if (slot->state != SLOT_OPEN)
 		return;
 	if (slot->n_has == 1) {

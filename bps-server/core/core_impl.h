@@ -170,6 +170,7 @@ struct slot {
 	uint64_t cut_ns;
 };
 
+#define NO_OWNER UINT16_MAX
 struct srv_part {
 	struct srv_job *job;
 	uint32_t tensor, index;
@@ -178,6 +179,8 @@ struct srv_part {
 	uint64_t pgen;
 	/* a plan has named this partition since the last resynchronization began */
 	bool is_confirmed;
+	/* the only member that gets the bytes of results (O1); NO_OWNER: every member gets them */
+	uint16_t owner;
 	/* each round waits for all members, even in jobs with backup machines */
 	bool waits_for_all;
 	/* f32 accumulator for sums of f16 and bf16; used by the slot that is being summed */
@@ -193,7 +196,7 @@ struct srv_part {
 };
 
 struct srv_tensor {
-	uint32_t n_parts, part_elems;
+	uint32_t n_parts, part_elems, n_shards;
 	struct tensor_shape shape;
 	/* the library made this tensor for its collectives, see CTL_OWN_TENSORS */
 	bool is_of_library;
@@ -229,6 +232,9 @@ struct srv_job {
 	uint32_t n_tensors;
 	struct srv_tensor *tensors;
 	struct srv_job_member *members;
+	/* member that has the worker of each rank; array of n_ranks */
+	uint16_t *member_of_rank;
+	uint32_t n_ranks;
 };
 
 struct srv_peer { /* a connection of an agent; stored in xconn->user */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 
+#include "bps-server/core/slots.h"
 #include "bps-server/core/value_state.h"
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
@@ -31,7 +32,7 @@ void seat_queue_message(struct seat *seat, enum owe what, uint64_t round)
 		seat->have_round = round;
 	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
 		seat->retry_round = round;
-	if (what == OWE_RESULT && seat->part->bytes > WIRE_INLINE_MAX) {
+	if (what == OWE_RESULT && seat->part->bytes > WIRE_INLINE_MAX && seat_gets_bytes(seat)) {
 		seat_queue_result_offer(seat);
 	} else {
 		if (!seat->owes)
@@ -132,18 +133,18 @@ static int seat_send_result(struct seat *seat)
 		struct slot *s = &seat->part->slots[i];
 
 		if (s->state == SLOT_DONE && member_set_has(&s->contributed, seat->member) &&
-			!member_set_has(&s->has, seat->member))
+			!member_set_has(&s->has, seat->member) && slot_may_tell(s, seat))
 			slot = s;
 	}
 	if (!slot)
 		return 0; /* the member has reported meanwhile that it has the result */
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
-	if (!slot->has_crc && !seat->peer->conn->is_same_host)
+	if (!slot->has_crc && seat_gets_bytes(seat) && !seat->peer->conn->is_same_host)
 		slot_compute_result_crc(slot);
 	m = message_build_for_seat(seat, WIRE_RESULT, slot->round);
-	m.len = seat->part->bytes;
-	m.crc = slot->crc;
+	m.len = seat_gets_bytes(seat) ? seat->part->bytes : 0;
+	m.crc = seat_gets_bytes(seat) ? slot->crc : 0;
 	m.result.workers = slot->workers;
 	m.result.n_members = seat->part->n_seats;
 	m.result.contributors = slot->contributors;

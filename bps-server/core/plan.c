@@ -45,6 +45,7 @@ void plan_free_job(struct srv_core *core, struct srv_job *job)
 	free(job->fail_text);
 	free(job->arrivals);
 	free(job->members);
+	free(job->member_of_rank);
 	TAILQ_REMOVE(&core->jobs, job, link);
 	if (core->last_job == job)
 		core->last_job = NULL;
@@ -77,6 +78,22 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 		job->n_live++;
 	}
 	job->arrivals->n_live = job->n_live;
+}
+
+/* Return an array with the member that has each rank; NO_OWNER: none has it. Returns NULL if out of
+ * memory. */
+static uint16_t *job_map_ranks(const struct ctl_job *msg)
+{
+	uint16_t *ret = malloc((msg->size + (size_t)1) * sizeof(*ret));
+
+	if (!ret)
+		return NULL;
+	memset(ret, 0xff, (msg->size + (size_t)1) * sizeof(*ret)); /* NO_OWNER */
+	for (uint32_t m = 0; m < msg->n_members; m++)
+		for (uint32_t i = 0; i < msg->members[m].n_ranks; i++)
+			if (msg->members[m].ranks[i].rank < msg->size)
+				ret[msg->members[m].ranks[i].rank] = (uint16_t)m;
+	return ret;
 }
 
 /* Enlarge the job's lists for more members. A partition gets seats for the new members when it gets
@@ -129,9 +146,11 @@ int srv_core_apply_job(struct srv_core *core, const struct ctl_job *msg)
 		return -ENOMEM;
 	job->members = calloc(msg->n_members + 1, sizeof(job->members[0]));
 	job->arrivals = arrivals_new(msg->n_members, core->now_ns);
-	if (!job->members || !job->arrivals) {
+	job->member_of_rank = job_map_ranks(msg);
+	if (!job->members || !job->arrivals || !job->member_of_rank) {
 		free(job->members);
 		free(job->arrivals);
+		free(job->member_of_rank);
 		free(job);
 		return -ENOMEM;
 	}
@@ -144,6 +163,7 @@ int srv_core_apply_job(struct srv_core *core, const struct ctl_job *msg)
 	job->rule = msg->backup ? &rule_backup : &rule_in_step;
 	job->grace_ns = msg->grace_ms * UINT64_C(1000000);
 	job->n_members = (uint16_t)msg->n_members;
+	job->n_ranks = msg->size;
 	job_take_members(job, msg);
 	TAILQ_INSERT_TAIL(&core->jobs, job, link);
 	return 0;
@@ -158,16 +178,35 @@ void srv_core_job_end(struct srv_core *core, uint32_t id)
 	reads_start_queued(core);
 }
 
+/* Check that the job can have a tensor of this shape: if it is in shards, each has an owner, who
+ * stays. Errors: BPS_EPROTO. */
+static int job_check_shards(const struct srv_job *job, const struct tensor_shape *shape)
+{
+	struct err_text why;
+
+	if (shape->owner == OWNER_ALL)
+		return 0;
+	if (job->backup || job->flags & (JOB_SHRINK | JOB_ELASTIC) ||
+		shape_check_shards(shape, job->n_ranks, &why) < 0)
+		return BPS_EPROTO;
+	for (uint32_t rank = 0; rank < job->n_ranks; rank++)
+		if (job->member_of_rank[rank] == NO_OWNER)
+			return BPS_EPROTO;
+	return 0;
+}
+
 static int job_register_tensor(struct srv_job *job, const struct ctl_tensor *t)
 {
+	uint32_t n_shards = shape_shards(&t->shape, job->n_ranks);
 	struct err_text why;
 	struct srv_tensor *tensor;
 	uint64_t n_parts;
 
 	if (shape_check(&t->shape, UINT64_MAX, &why) < 0 || !t->part_elems ||
-		t->part_elems > UINT32_MAX / dtype_bytes(t->shape.dtype))
+		t->part_elems > UINT32_MAX / dtype_bytes(t->shape.dtype) ||
+		job_check_shards(job, &t->shape) < 0)
 		return BPS_EPROTO;
-	n_parts = shape_partition_count(&t->shape, t->part_elems);
+	n_parts = shape_partition_count(&t->shape, n_shards, t->part_elems);
 	if (n_parts > UINT32_MAX || t->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
 	if (t->tensor >= job->n_tensors) {
@@ -188,6 +227,7 @@ static int job_register_tensor(struct srv_job *job, const struct ctl_tensor *t)
 		return -ENOMEM;
 	tensor->n_parts = (uint32_t)n_parts;
 	tensor->part_elems = t->part_elems;
+	tensor->n_shards = n_shards;
 	tensor->shape = t->shape;
 	tensor->is_of_library = strncmp(t->name, CTL_OWN_TENSORS, strlen(CTL_OWN_TENSORS)) == 0;
 	return 0;
@@ -238,7 +278,12 @@ static int part_create_in_tensor(
 	part->waits_for_all = tensor->is_of_library;
 	part->pgen = pgen;
 	part->is_confirmed = true;
-	part->n_elems = shape_part_elems(&tensor->shape, tensor->part_elems, index);
+	part->n_elems =
+		shape_part_elems(&tensor->shape, tensor->n_shards, tensor->part_elems, index);
+	part->owner = NO_OWNER;
+	if (tensor->shape.owner == OWNER_SHARDS)
+		part->owner = job->member_of_rank[shape_part_shard(
+			&tensor->shape, tensor->n_shards, tensor->part_elems, index)];
 	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(tensor->shape.dtype));
 	part->n_seats = job->n_members;
 	part->n_live = job->n_live;

@@ -278,7 +278,8 @@ static void on_donate_message(struct srv_core *core, struct seat *seat, const st
 		core->stats.duplicates++;
 		return;
 	}
-	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
+	if (m->len != (seat->part->owner == NO_OWNER ? seat->part->bytes : 0) ||
+		m->result.n_members != seat->part->n_seats ||
 		(seat->part->value && m->result.version != seat->part->value->held_version)) {
 		peer_close_on_protocol_error(
 			core, seat->peer, m, "the donation does not fit its partition");
@@ -301,7 +302,8 @@ static void on_donate_message(struct srv_core *core, struct seat *seat, const st
 		core->stats.crc_errors++;
 		return; /* the retry timer repeats the request */
 	}
-	memcpy(slot->result->mem, m->payload, m->len);
+	if (m->len) /* else the owner keeps the bytes */
+		memcpy(slot->result->mem, m->payload, m->len);
 	slot->crc = m->crc;
 	slot->has_crc = true;
 	core->reports->result_ready(core, slot);

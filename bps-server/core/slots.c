@@ -108,3 +108,13 @@ void *slot_get_result_memory(struct srv_core *core, struct slot *slot)
 			core->cfg.server_id);
 	return slot->result ? slot->result->mem : NULL;
 }
+
+bool seat_gets_bytes(const struct seat *seat)
+{
+	return seat->part->owner == NO_OWNER || seat->part->owner == seat->member;
+}
+
+bool slot_may_tell(const struct slot *slot, const struct seat *seat)
+{
+	return seat_gets_bytes(seat) || member_set_has(&slot->has, slot->part->owner);
+}

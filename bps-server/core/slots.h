@@ -21,6 +21,12 @@ void *slot_get_result_memory(struct srv_core *core, struct slot *slot);
  * member has contributed or abstained. */
 void slot_count_in_order(struct slot *slot);
 
+/* Return whether the member gets the bytes of the partition's results. */
+bool seat_gets_bytes(const struct seat *seat);
+/* Return whether the seat's member may learn that the slot's round is complete. It then overwrites
+ * its input. So if the result has an owner, the owner must have the result (O1). */
+bool slot_may_tell(const struct slot *slot, const struct seat *seat);
+
 static inline bool part_is_ordered(const struct srv_part *part)
 {
 	return part->job->flags & JOB_DETERMINISTIC;

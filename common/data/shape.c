@@ -22,16 +22,44 @@ uint64_t shape_bytes(const struct tensor_shape *s)
 	return shape_elems(s) * dtype_bytes(s->dtype);
 }
 
-uint64_t shape_partition_count(const struct tensor_shape *s, uint32_t part_elems)
+uint32_t shape_shards(const struct tensor_shape *s, uint32_t job_size)
 {
-	return (shape_elems(s) - 1) / part_elems + 1;
+	return s->owner == OWNER_SHARDS ? job_size : 1;
 }
 
-uint32_t shape_part_elems(const struct tensor_shape *s, uint32_t part_elems, uint32_t part)
+/* Return the number of partitions of a shard. */
+static uint64_t partitions_per_shard(
+	const struct tensor_shape *s, uint32_t n_shards, uint32_t part_elems)
 {
-	uint64_t rest = shape_elems(s) - (uint64_t)part * part_elems;
+	return (shape_elems(s) / n_shards - 1) / part_elems + 1;
+}
+
+uint64_t shape_partition_count(const struct tensor_shape *s, uint32_t n_shards, uint32_t part_elems)
+{
+	return partitions_per_shard(s, n_shards, part_elems) * n_shards;
+}
+
+uint32_t shape_part_elems(
+	const struct tensor_shape *s, uint32_t n_shards, uint32_t part_elems, uint32_t part)
+{
+	uint64_t nth = part % partitions_per_shard(s, n_shards, part_elems);
+	uint64_t rest = shape_elems(s) / n_shards - nth * part_elems;
 
 	return rest < part_elems ? (uint32_t)rest : part_elems;
+}
+
+uint64_t shape_part_first(
+	const struct tensor_shape *s, uint32_t n_shards, uint32_t part_elems, uint32_t part)
+{
+	uint64_t per_shard = partitions_per_shard(s, n_shards, part_elems);
+
+	return part / per_shard * (shape_elems(s) / n_shards) + part % per_shard * part_elems;
+}
+
+uint32_t shape_part_shard(
+	const struct tensor_shape *s, uint32_t n_shards, uint32_t part_elems, uint32_t part)
+{
+	return (uint32_t)(part / partitions_per_shard(s, n_shards, part_elems));
 }
 
 bool shape_is_equal(const struct tensor_shape *a, const struct tensor_shape *b)
@@ -48,12 +76,14 @@ int shape_check(const struct tensor_shape *s, uint64_t bytes_max, struct err_tex
 		return err_set(err, -EINVAL, "%u is not an element type", s->dtype);
 	if (!s->n_values)
 		return err_set(err, -EINVAL, "the tensor has no values");
-	if (s->mode > MODE_VALUE || s->owner || (s->mode == MODE_SUM && s->stale))
+	if (s->mode > MODE_VALUE || s->owner > OWNER_SHARDS || (s->mode == MODE_SUM && s->stale))
 		return err_set(err, -EINVAL,
 			"this release sums the contributions of a round or adds them to a value, "
-			"and gives the result to every worker; mode %u, owner %u and staleness %u "
-			"are unknown",
+			"and gives each worker the result or a shard of it; mode %u, owner %u and "
+			"staleness %u are unknown",
 			s->mode, s->owner, s->stale);
+	if (s->mode == MODE_VALUE && s->owner)
+		return err_set(err, -EINVAL, "a value cannot be cut into shards");
 	if (s->mode == MODE_VALUE && s->dtype != DTYPE_F32 && s->dtype != DTYPE_F64)
 		return err_set(
 			err, -EINVAL, "a value must be f32 or f64, not %s", dtype_name(s->dtype));
@@ -62,6 +92,18 @@ int shape_check(const struct tensor_shape *s, uint64_t bytes_max, struct err_tex
 			"%s is larger than the limit of %llu GiB for one tensor", shape_text(s).s,
 			(unsigned long long)(bytes_max >> 30));
 	return 0;
+}
+
+int shape_check_shards(const struct tensor_shape *s, uint32_t n_shards, struct err_text *err)
+{
+	uint64_t unit = dtype_values(s->dtype) * (uint64_t)n_shards;
+
+	if (s->owner != OWNER_SHARDS || s->n_values % unit == 0)
+		return 0;
+	return err_set(err, -EINVAL,
+		"%s cannot be cut into %u equal shards, one for each worker: add values until "
+		"their number is a multiple of %llu",
+		shape_text(s).s, n_shards, (unsigned long long)unit);
 }
 
 struct shape_text shape_text(const struct tensor_shape *s)
@@ -74,6 +116,8 @@ struct shape_text shape_text(const struct tensor_shape *s)
 		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (value, no bound)");
 	else if (s->mode == MODE_VALUE)
 		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (value, stale %u)", s->stale);
+	else if (s->owner == OWNER_SHARDS && !s->mode && !s->stale)
+		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (in shards)");
 	else if (s->mode || s->owner || s->stale)
 		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n,
 			" (mode %u, owner %u, stale %u)", s->mode, s->owner, s->stale);

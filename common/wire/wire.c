@@ -298,8 +298,7 @@ static int wire_check_header(
 		return err_set(err, BPS_EPROTO, "%s does not name a segment", rule->name);
 	if (!rule->has_payload)
 		return 0;
-	if ((len == 0 && (rule->tail != TAIL_CONTRIB || !is_inline)) ||
-		(is_inline && len > WIRE_INLINE_MAX))
+	if ((len == 0 && !is_inline) || (is_inline && len > WIRE_INLINE_MAX))
 		return err_set(err, BPS_EPROTO, "%s has a payload of invalid length: %u bytes",
 			rule->name, len);
 	if (w[7] > UINT64_MAX - len)

@@ -153,7 +153,9 @@ static int check_tensor(const struct sched_core *c, const struct sched_job *j,
 		return 0;
 	}
 	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "wrong id of tensor '%s'", t->name);
-	EXPECT(t->part_elems && t->n_parts == shape_partition_count(&t->shape, t->part_elems) &&
+	EXPECT(t->part_elems && t->n_shards == shape_shards(&t->shape, j->size) &&
+			t->n_parts ==
+				shape_partition_count(&t->shape, t->n_shards, t->part_elems) &&
 			t->n_parts <= PLACE_PARTS_MAX,
 		"wrong partitions of tensor '%s'", t->name);
 	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags),

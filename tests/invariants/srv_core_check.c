@@ -179,7 +179,8 @@ static void check_slot_state(struct srv_checker *c, const struct slot *slot)
 		expect(c, slot->round > 0 && part_slot_of_round(slot->part, slot->round) == slot,
 			"slot = round & 1");
 	if (slot->state == SLOT_OPEN)
-		expect(c, slot->n_spoken < n || slot->n_has == n, "OPEN => not complete");
+		expect(c, slot->n_spoken < n || slot->n_has == n || slot->part->job->has_failed,
+			"OPEN => not complete");
 	if (slot->state == SLOT_SUMMING)
 		expect(c, slot->n_contributed + slot->part->job->backup >= n,
 			"SUMMING => all contributed except members that may be late");

@@ -183,7 +183,7 @@ static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
 		if (agt_tensor_plan(tensor_named(a, p->name), p) < 0)
 			fatal("the agent rejects the plan of tensor '%s'", p->name);
 		if (a->idx == 0)
-			a->w->n_parts += shape_partition_count(&p->shape, p->part_elems);
+			a->w->n_parts += shape_partition_count(&p->shape, 1, p->part_elems);
 	}
 	agt_job_apply_placement(a->job, msg->runs, msg->n_runs);
 }

@@ -116,7 +116,7 @@ static void made_up(struct sim *s, struct wire_msg *m, const uint8_t *junk)
 		.round = any_round(s),
 		.job = any_job(s),
 		.tensor = (uint32_t)rnd_below(s, TENSORS_MAX + 1),
-		.part = (uint32_t)rnd_below(s, PARTS_MAX + 1),
+		.part = (uint32_t)rnd_below(s, PARTS_DRAWN + 1),
 		.member = any_member(s),
 		.priority = (uint16_t)rnd(s),
 		.segment = WIRE_NO_SEGMENT};

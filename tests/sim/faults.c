@@ -43,7 +43,7 @@ static void draw_job(struct sim *s)
 		static const uint8_t ops[] = {OP_SUM, OP_SUM, OP_SUM, OP_AVG, OP_MAX};
 		uint8_t dtype = dtypes[rnd_below(s, sizeof(dtypes))];
 		uint32_t part = o->part_bytes / (uint32_t)dtype_bytes(dtype);
-		uint32_t n = part * (uint32_t)rnd_between(s, 1, PARTS_MAX);
+		uint32_t n = part * (uint32_t)rnd_between(s, 1, PARTS_DRAWN);
 
 		if (n > ELEMS_MAX)
 			n = ELEMS_MAX;
@@ -220,6 +220,7 @@ void options_draw(struct sim *s)
 	draw_blocks(s);
 	draw_abstentions(s);
 	values_draw(s);
+	shards_draw(s);
 	/* in a job that may end with an error anyway */
 	if (o->may_fail && !elastic_is(s) && o->n_agents > 1 && mix(s->seed ^ 0x1ea4e) % 3 == 0)
 		o->leaver = 1 + (unsigned)(mix(s->seed ^ 0x1ea4f) % o->n_agents);

@@ -60,7 +60,7 @@ bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_
 
 	if (!p)
 		return false;
-	*ret_first = part * t->part_elems;
+	*ret_first = (uint32_t)shape_part_first(&t->shape, t->n_shards, t->part_elems, part);
 	*ret_n = (uint32_t)part_elems(p);
 	*ret_members = (uint32_t)p->kept->contributors[p->round & 1].w[0];
 	return true;

@@ -48,4 +48,6 @@ unsigned peek_server_jobs(const struct srv_core *core);
  * its sum or donation has begun. */
 enum peek_slot { PEEK_ELSEWHERE, PEEK_OPEN, PEEK_OVER };
 enum peek_slot peek_slot_of(const struct srv_core *core, const struct peek *p);
+/* Return whether the round's sum did not wait for the member, whose contribution came later. */
+bool peek_is_late(const struct srv_core *core, const struct peek *p, uint16_t member);
 #endif

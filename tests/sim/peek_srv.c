@@ -22,3 +22,12 @@ enum peek_slot peek_slot_of(const struct srv_core *core, const struct peek *p)
 		return PEEK_ELSEWHERE;
 	return slot->state == SLOT_OPEN ? PEEK_OPEN : PEEK_OVER;
 }
+
+bool peek_is_late(const struct srv_core *core, const struct peek *p, uint16_t member)
+{
+	struct srv_job *job = srv_job_find((struct srv_core *)core, p->job);
+	const struct srv_part *part = job ? srv_part_find(job, p->tensor, p->part) : NULL;
+
+	return part && part->pgen == p->pgen && member < part->n_seats &&
+	       part->seats[member].late_round == p->round;
+}

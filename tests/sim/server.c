@@ -118,6 +118,8 @@ static void on_data_message(void *ctx, struct xconn *c, const struct wire_msg *m
 	bool was_over = peek_slot_of(t->core, &p) == PEEK_OVER;
 
 	srv_core_events.message(ctx, c, m);
+	/* the message itself may have ended the round without its member */
+	was_over |= peek_is_late(t->core, &p, m->member);
 	/* the server closes the connection of an agent that is not the member */
 	if (peek_slot_of(t->core, &p) != PEEK_ELSEWHERE && end->is_open)
 		times_server_takes(t->server->s, m, was_over);

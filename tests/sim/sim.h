@@ -24,6 +24,7 @@
  *   restart.c an agent's process that dies, and its next process
  *   device.c  tensors on devices
  *   values.c  tensors whose value servers keep from round to round
+ *   shards.c  tensors of whose sums each worker gets a shard
  *   fleet.c   many seeds in several processes
  *   times.c   the figures of a round in its results: who was last, and for how long others waited
  *   oracle.c  values of contributions, expected sums, the server of each partition
@@ -49,7 +50,8 @@
 #define AGENTS_MAX      4
 #define WORKERS_MAX     2 /* maximum for each agent */
 #define TENSORS_MAX     3
-#define PARTS_MAX       4
+#define PARTS_MAX       8
+#define PARTS_DRAWN     4 /* maximum for a tensor that is not in shards */
 #define ROUNDS_MAX      12
 #define ELEMS_MAX       512 /* maximum for each tensor */
 #define BLOCKS_MAX      40  /* maximum for each tensor of a block type */
@@ -172,7 +174,8 @@ struct sim_options {
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
-		bool is_value; /* servers keep its value (values.c) */
+		bool is_value;   /* servers keep its value (values.c) */
+		bool is_sharded; /* each worker gets a shard of its sums (shards.c) */
 		uint32_t n_elems, n_values, stale;
 	} tensors[TENSORS_MAX];
 	uint64_t delay_ns, read_delay_ns, ctl_delay_ns, think_ns;
@@ -661,6 +664,15 @@ void values_fill(const struct sim *s, unsigned t, uint32_t rank, float *dst);
 /* Check the answer to a round: it has each delta exactly once, those of this agent up to this
  * round, and those of all others within the bound. */
 void values_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const float *v);
+
+bool shards_is(const struct sim *s, unsigned t);
+/* Call it after values_draw. */
+void shards_draw(struct sim *s);
+/* Check the shards of this agent's workers, and that the owners of all others have theirs. */
+void shards_result(
+	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const uint8_t *bytes);
+/* Return the agent that has the rank, or NULL. *ret_worker: the rank's worker. */
+const struct sim_agent *sim_agent_of_rank(const struct sim *s, uint32_t rank, unsigned *ret_worker);
 
 /* Return whether the rank abstains from the round. */
 bool oracle_abstains(const struct sim *s, unsigned t, uint32_t rank, uint64_t round);

@@ -32,6 +32,7 @@ struct tensor_shape values_shape(const struct sim *s, unsigned t)
 		shape_from_dtype_and_count(s->o.tensors[t].dtype, s->o.tensors[t].n_values);
 
 	shape.mode = values_is(s, t) ? MODE_VALUE : MODE_SUM;
+	shape.owner = shards_is(s, t) ? OWNER_SHARDS : OWNER_ALL;
 	shape.stale = s->o.tensors[t].stale;
 	return shape;
 }
@@ -52,9 +53,7 @@ static uint32_t n_given(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return n;
 }
 
-/* Return the agent that has the rank, or NULL. *ret_worker: the rank's worker. */
-static const struct sim_agent *agent_of_rank(
-	const struct sim *s, uint32_t rank, unsigned *ret_worker)
+const struct sim_agent *sim_agent_of_rank(const struct sim *s, uint32_t rank, unsigned *ret_worker)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		for (unsigned w = 0; w < s->agents[i].n_workers; w++)
@@ -70,7 +69,7 @@ static void check_rank(struct sim *s, const struct sim_agent *a, unsigned t, uin
 {
 	uint64_t stale = s->o.tensors[t].stale, most, least;
 	unsigned w = 0;
-	const struct sim_agent *other = agent_of_rank(s, rank, &w);
+	const struct sim_agent *other = sim_agent_of_rank(s, rank, &w);
 
 	if (!other)
 		return; /* a machine that was lost, whose trainers have ended */

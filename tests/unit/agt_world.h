@@ -50,7 +50,7 @@ struct agt_world {
 	struct fake_conn *conn[3]; /* newest connection to servers 0, 1 and 2 */
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
 	uint32_t n_elems, n_parts, done_workers, flags;
-	uint8_t dtype;
+	uint8_t dtype, owner;
 	uint64_t pgen, now_ns, done_round, jitter;
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
@@ -220,6 +220,7 @@ static inline void tell_plan(struct agt_world *w, unsigned t)
 		.shape = shape_from_dtype_and_count(w->dtype, (uint64_t)w->n_elems * w->n_parts),
 		.part_elems = w->n_elems};
 
+	plan.shape.owner = w->owner;
 	assert_int_equal(agt_tensor_plan(w->t[t], &plan), 0);
 	check(w);
 }
@@ -232,6 +233,7 @@ static inline void add_tensor(struct agt_world *w)
 		shape_from_dtype_and_count(w->dtype, (uint64_t)w->n_elems * w->n_parts);
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
+	shape.owner = w->owner;
 	for (unsigned i = 0; i < WORKERS_MAX; i++) {
 		in[i] = (struct agt_mem){w->a->in[i], i * sizeof(w->a->in[0]), SEGMENT};
 		if (i > 0)
@@ -258,6 +260,7 @@ struct agt_shape {
 	uint32_t n_elems, n_parts, flags;
 	unsigned n_workers, n_members, n_tensors;
 	uint8_t dtype; /* 0: f32; otherwise the value of enum dtype plus 1 */
+	uint8_t owner; /* enum tensor_owner; the ranks of member m then follow those of m - 1 */
 	size_t window, job_inflight;
 	bool is_unplanned;
 	/* number of inputs of each device tensor; 0: the tensors are in host memory */
@@ -283,7 +286,7 @@ static inline void core_make(struct agt_world *w)
 	uint16_t seg;
 
 	for (unsigned i = 0; i < WORKERS_MAX; i++)
-		ranks[i].rank = 20 + i;
+		ranks[i].rank = (w->owner ? MEMBER * w->n_workers : 20) + i;
 	for (unsigned i = 0; i < 3; i++)
 		members[i] = (struct ctl_job_member){
 			.agent = i, .host = "h", .ranks = ranks, .n_ranks = w->n_workers};
@@ -319,6 +322,7 @@ static inline struct agt_world *world_new(struct agt_shape s)
 	w->n_members = s.n_members ? s.n_members : 3;
 	w->n_elems = s.n_elems;
 	w->flags = s.flags;
+	w->owner = s.owner;
 	w->n_parts = s.n_parts ? s.n_parts : 1;
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
 	w->cfg = (struct agt_config){.window_bytes = s.window ? s.window : 1u << 20,

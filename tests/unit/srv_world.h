@@ -48,7 +48,7 @@ struct srv_world {
 	uint32_t n_elems, flags;
 	uint16_t backup;
 	const char *tensor;
-	uint8_t dtype, mode;
+	uint8_t dtype, mode, owner;
 	uint32_t stale;
 	uint64_t view, pgen;
 	void *segments[FAKE_SEGMENTS];
@@ -98,7 +98,7 @@ static inline struct srv_stats stats(struct srv_world *w)
 static inline void tell_job(struct srv_world *w)
 {
 	struct ctl_job_member members[MEMBERS_MAX];
-	struct ctl_rank ranks[64] = {{0}};
+	struct ctl_rank ranks[MEMBERS_MAX * (MEMBERS_MAX + 1) / 2];
 	struct ctl_job job = {.view = w->view,
 		.job = JOB,
 		.name = "j",
@@ -108,9 +108,15 @@ static inline void tell_job(struct srv_world *w)
 		.backup = w->backup,
 		.grace_ms = GRACE_MS};
 
-	for (unsigned i = 0; i < w->n_members; i++)
-		members[i] = (struct ctl_job_member){
-			.agent = 100 + i, .host = "h", .ranks = ranks, .n_ranks = w->m[i].workers};
+	for (unsigned i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++)
+		ranks[i].rank = i;
+	for (unsigned i = 0; i < w->n_members; i++) {
+		members[i] = (struct ctl_job_member){.agent = 100 + i,
+			.host = "h",
+			.ranks = ranks + job.size,
+			.n_ranks = w->m[i].workers};
+		job.size += w->m[i].workers;
+	}
 	assert_int_equal(srv_core_apply_job(w->core, &job), 0);
 }
 
@@ -130,6 +136,7 @@ static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t ser
 		.view = pgen, .job = JOB, .tensors = &t, .n_tensors = 1, .runs = &run, .n_runs = 1};
 
 	t.shape.mode = w->mode;
+	t.shape.owner = w->owner;
 	t.shape.stale = w->stale;
 	srv_core_apply_plan(w->core, &plan);
 	w->pgen = pgen;
@@ -154,6 +161,7 @@ struct srv_shape {
 	uint16_t backup;
 	const char *tensor; /* the tensor's name */
 	uint8_t mode;       /* enum tensor_mode */
+	uint8_t owner;      /* enum tensor_owner */
 	uint32_t stale;
 };
 
@@ -178,6 +186,7 @@ static inline struct srv_world *world_new(struct srv_shape s)
 	w->tensor = s.tensor ? s.tensor : "t";
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
 	w->mode = s.mode;
+	w->owner = s.owner;
 	w->stale = s.stale;
 	assert_int_equal(srv_core_new(&cfg, &env, &w->core), 0);
 	fake_init(&w->x, &srv_core_events, w->core);

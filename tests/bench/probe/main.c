@@ -77,7 +77,7 @@ static size_t number(const char *text, size_t most)
 static void part(size_t bytes, unsigned n_servers)
 {
 	struct tensor_shape shape = shape_from_dtype_and_count(DTYPE_F32, bytes / sizeof(float));
-	uint32_t elems = place_part_elems(&shape, n_servers, bytes, 0);
+	uint32_t elems = place_part_elems(&shape, 1, n_servers, bytes, 0);
 
 	printf("{\"what\": \"part\", \"bytes\": %zu}\n", elems * sizeof(float));
 }

@@ -86,7 +86,7 @@ static double place_trace(struct cluster *c, const struct place_trace *t)
 
 	for (size_t i = 0; i < t->n; i++) {
 		struct tensor_shape shape = shape_from_dtype_and_count(DTYPE_F32, t->elems[i]);
-		uint32_t part = place_part_elems(&shape, c->p.n_servers, t->bytes, 0);
+		uint32_t part = place_part_elems(&shape, 1, c->p.n_servers, t->bytes, 0);
 
 		for (uint64_t at = 0; at < t->elems[i]; at += part) {
 			uint64_t elems = t->elems[i] - at < part ? t->elems[i] - at : part;
@@ -319,7 +319,8 @@ static void part_size_is_aligned_and_bounded(void **state)
 			for (size_t w = 0; w < sizeof(wants) / sizeof(wants[0]); w++) {
 				struct tensor_shape s = shape_from_dtype_and_count(
 					types[j], elems[i] * dtype_values(types[j]));
-				uint32_t part = place_part_elems(&s, 7, shape_bytes(&s), wants[w]);
+				uint32_t part =
+					place_part_elems(&s, 1, 7, shape_bytes(&s), wants[w]);
 				uint64_t acc = (uint64_t)part * dtype_acc_bytes(types[j]);
 
 				assert_true(part > 0 && part % PLACE_ALIGN_ELEMS == 0);
@@ -331,12 +332,12 @@ static void part_size_is_aligned_and_bounded(void **state)
 		}
 	}
 	shape = shape_from_dtype_and_count(DTYPE_F32, 1 << 24);
-	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 0), (128u << 10) / 4);
-	assert_int_equal(place_part_elems(&shape, 4, 1 << 28, 0), PLACE_PART_BYTES / 4);
-	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 1 << 16), 1 << 14);
-	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 1u << 30), POOL_SEGMENT_BYTES / 4);
+	assert_int_equal(place_part_elems(&shape, 1, 4, 1 << 26, 0), (128u << 10) / 4);
+	assert_int_equal(place_part_elems(&shape, 1, 4, 1 << 28, 0), PLACE_PART_BYTES / 4);
+	assert_int_equal(place_part_elems(&shape, 1, 4, 1 << 26, 1 << 16), 1 << 14);
+	assert_int_equal(place_part_elems(&shape, 1, 4, 1 << 26, 1u << 30), POOL_SEGMENT_BYTES / 4);
 	shape = shape_from_dtype_and_count(DTYPE_F32, 1 << 25);
-	assert_int_equal(place_part_elems(&shape, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
+	assert_int_equal(place_part_elems(&shape, 1, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
 }
 
 /* A training step goes through the tensors of a job in order. In every part of the step, machines

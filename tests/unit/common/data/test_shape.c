@@ -48,7 +48,10 @@ static void a_shape_that_cannot_be_summed_is_refused_with_the_reason(void **stat
 		{{DTYPE_I32, MODE_VALUE, 0, 0, 4, 0}, -EINVAL,
 			"a value must be f32 or f64, not i32"},
 		{{DTYPE_F32, 2, 0, 0, 4, 0}, -EINVAL, "mode 2, owner 0 and staleness 0"},
-		{{DTYPE_F32, 0, 1, 0, 4, 0}, -EINVAL, "mode 0, owner 1 and staleness 0"},
+		{{DTYPE_F32, 0, OWNER_SHARDS, 0, 4, 0}, 0, NULL},
+		{{DTYPE_F32, 0, 2, 0, 4, 0}, -EINVAL, "mode 0, owner 2 and staleness 0"},
+		{{DTYPE_F32, MODE_VALUE, OWNER_SHARDS, 0, 4, 0}, -EINVAL,
+			"a value cannot be cut into shards"},
 		{{DTYPE_F32, 0, 0, 1, 4, 0}, -EINVAL, "mode 0, owner 0 and staleness 1"},
 		{{DTYPE_F32, 0, 0, 0, 5, 0}, BPS_EQUOTA, "f32 x 5 is larger than"},
 		{{DTYPE_F32, 0, 0, 0, UINT64_MAX, 0}, BPS_EQUOTA, "is larger than"},
@@ -85,10 +88,10 @@ static void partitions_cover_the_elements(void **state)
 
 		assert_int_equal(shape_bytes(&s), 8 * n);
 		for (uint32_t each = 1; each < 45; each++) {
-			uint64_t n_parts = shape_partition_count(&s, each), sum = 0;
+			uint64_t n_parts = shape_partition_count(&s, 1, each), sum = 0;
 
 			for (uint32_t i = 0; i < n_parts; i++) {
-				uint32_t elems = shape_part_elems(&s, each, i);
+				uint32_t elems = shape_part_elems(&s, 1, each, i);
 
 				assert_true(elems && (elems == each || i == n_parts - 1));
 				sum += elems;
@@ -96,6 +99,54 @@ static void partitions_cover_the_elements(void **state)
 			assert_int_equal(sum, n);
 		}
 	}
+}
+
+static void partitions_of_a_shard_stay_in_the_shard(void **state)
+{
+	(void)state;
+	for (uint32_t n_shards = 1; n_shards < 5; n_shards++)
+		for (uint32_t shard = 1; shard < 20; shard++)
+			for (uint32_t each = 1; each < 25; each++) {
+				struct tensor_shape s =
+					shape_from_dtype_and_count(DTYPE_F32, n_shards * shard);
+				uint64_t n = shape_partition_count(&s, n_shards, each), at = 0;
+
+				for (uint32_t i = 0; i < n; i++) {
+					uint32_t elems = shape_part_elems(&s, n_shards, each, i);
+					uint32_t mine = shape_part_shard(&s, n_shards, each, i);
+
+					assert_int_equal(
+						shape_part_first(&s, n_shards, each, i), at);
+					assert_in_range(elems, 1, each);
+					assert_int_equal(at / shard, mine);
+					assert_int_equal((at + elems - 1) / shard, mine);
+					at += elems;
+				}
+				assert_int_equal(at, shape_elems(&s));
+			}
+}
+
+static void only_equal_shards_are_accepted(void **state)
+{
+	struct tensor_shape s = shape_from_dtype_and_count(DTYPE_F32, 12);
+	struct err_text err = {""};
+
+	(void)state;
+	assert_int_equal(shape_shards(&s, 5), 1);
+	assert_int_equal(shape_check_shards(&s, 5, &err), 0);
+	s.owner = OWNER_SHARDS;
+	assert_int_equal(shape_shards(&s, 4), 4);
+	assert_int_equal(shape_check_shards(&s, 4, &err), 0);
+	assert_int_equal(shape_check_shards(&s, 5, &err), -EINVAL);
+	assert_string_equal(err.s,
+		"f32 x 12 (in shards) cannot be cut into 5 equal shards, one for "
+		"each worker: add values until their number is a multiple of 5");
+	s = shape_from_dtype_and_count(DTYPE_Q4, 128);
+	s.owner = OWNER_SHARDS;
+	assert_int_equal(shape_check_shards(&s, 2, &err), 0);
+	s.n_values = 126; /* the last block is not full, and belongs to one shard */
+	assert_int_equal(shape_check_shards(&s, 2, &err), -EINVAL);
+	assert_non_null(strstr(err.s, "a multiple of 128"));
 }
 
 static void the_text_names_type_count_and_digest(void **state)
@@ -121,6 +172,8 @@ int main(void)
 		cmocka_unit_test(a_shape_that_cannot_be_summed_is_refused_with_the_reason),
 		cmocka_unit_test(a_number_that_is_no_type_stays_unknown),
 		cmocka_unit_test(partitions_cover_the_elements),
+		cmocka_unit_test(partitions_of_a_shard_stay_in_the_shard),
+		cmocka_unit_test(only_equal_shards_are_accepted),
 		cmocka_unit_test(the_text_names_type_count_and_digest),
 	};
 
