@@ -200,6 +200,16 @@ enum bps_mode {
 	 * bps_declare(3). */
 	BPS_MODE_VALUE = 1
 };
+/* The workers that get the result of a round. */
+enum bps_owner {
+	BPS_OWNER_ALL = 0, /* every worker gets all of it */
+	/* Reduce-scatter: the result is cut into bps_size equal shards, and the worker of rank r
+	 * gets only shard r (bps_shard). Each machine receives only the shards of its workers.
+	 * n_values must be a multiple of bps_size, for block types also of the block's number of
+	 * values times bps_size. Only BPS_MODE_SUM, only in host memory, and not in jobs that go on
+	 * without a machine: with the options elastic, backup or on_agent_loss=shrink. */
+	BPS_OWNER_SHARDS = 1
+};
 #define BPS_STALE_UNBOUNDED UINT32_MAX /* after the first round no worker waits for another one */
 /* Declare a tensor of n_values (>= 1) values. Returns before the other workers have declared the
  * tensor. If the declarations of the workers differ, the tensor's first push_pull fails, and
@@ -224,6 +234,7 @@ struct bps_decl {
 	 * worker may be behind without being waited for, or BPS_STALE_UNBOUNDED; 0: none. */
 	enum bps_mode mode;
 	uint32_t stale;
+	enum bps_owner owner; /* workers must agree on it */
 };
 /* Declare n tensors in one request to the agent. All of them have the same `size`. Writes n handles
  * to ret. Errors: those of bps_declare; -EINVAL if a `size` is wrong. */
@@ -233,7 +244,9 @@ BPS_API int bps_declare_group(
 /* Return the input buffer: bps_blocks(bps_dtype(t), bps_count(t)) elements, 64-byte aligned, in
  * memory shared with the agent. bps_push_pull does not copy the values. */
 BPS_API void *bps_input(struct bps_tensor *t);
-/* Return the result of the last completed round; NULL before the first round is complete. */
+/* Return the result of the last completed round; NULL before the first round is complete. Of a
+ * tensor in shards, only the values of bps_shard are the result; the others are undefined. This
+ * also holds for bps_outputs and bps_results. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
 /* Get the addresses of the tensor's two result buffers. The addresses are constant until
  * bps_suspend or bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the
@@ -263,7 +276,8 @@ BPS_API void bps_results_unmap(struct bps_results *r);
  * both calls bypass the CPU caches. bps_write does so because another process reads the input next.
  * Errors of both calls: -EINVAL if the bytes do not lie in the tensor, or if the tensor lies in
  * device memory. Errors of bps_write: BPS_EBUSY if a round is in flight, or the error with which
- * the job has failed. Errors of bps_read: -EINVAL if no round is complete. */
+ * the job has failed. Errors of bps_read: -EINVAL if no round is complete,
+ * or if the bytes are not in this worker's shard. */
 BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
 BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
@@ -274,7 +288,8 @@ BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_
 BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
 /* Multiply the output of a tensor of floats or blocks by scale, and write the products to dst. Each
  * product of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL if the tensor has
- * integers or lies in device memory, or if no round is complete. */
+ * integers, lies in device memory or is in shards (use bps_read_at_f32), or if no round is
+ * complete. */
 BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
 /* Do what bps_fill_f32 does for n_values values, which begin at value `first` of the tensor. For
  * blocks, `first` must be a multiple of the block's number of values. If n_values is not, the last
@@ -292,10 +307,14 @@ BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
 BPS_API int bps_fill_at_f32(struct bps_tensor *t, uint64_t first, const float *src,
 	uint64_t n_values, float scale, float *residual);
 /* Do what bps_read_f32 does for n_values values, which begin at value `first` of the tensor.
- * Errors: those of bps_read_f32; -EINVAL if the values do not lie in the tensor, or if `first` is
- * inside of a block. */
+ * Errors: those of bps_read_f32; -EINVAL if the values do not lie in the tensor or in this worker's
+ * shard, or if `first` is inside of a block. */
 BPS_API int bps_read_at_f32(
 	const struct bps_tensor *t, uint64_t first, float *dst, uint64_t n_values, float scale);
+/* Get the part of the tensor's results that this worker gets: *n values, which begin at value
+ * *first. This is the whole tensor, unless it is in shards (BPS_OWNER_SHARDS). Errors: -EINVAL if
+ * an argument is NULL. */
+BPS_API int bps_shard(const struct bps_tensor *t, uint64_t *first, uint64_t *n);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
@@ -310,7 +329,7 @@ BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority
 /* Start a round like bps_push_pull, but with buffers of the caller. The call copies src to the
  * tensor's input before it returns. When bps_wait or bps_poll finds that the round is complete,
  * that call copies the result to dst. dst may be equal to src. If dst is NULL, the result is not
- * copied. src must not be NULL. */
+ * copied. For a tensor in shards, dst must be NULL. src must not be NULL. */
 BPS_API int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
 /* Submit n tensors and wake the agent once. After an error, none of them was submitted. */

@@ -160,6 +160,9 @@ int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *
  * notified of the failure (session.h). Errors: BPS_EBUSY, or the tensor's failure. Sets
  * bps_last_error. */
 int tensor_may_fill(struct bps_tensor *t);
+/* Check that this worker gets the bytes [at, at + n_bytes) of the tensor's results. what: name of
+ * the caller's operation, for the error. Errors: -EINVAL. Sets bps_last_error. */
+int tensor_check_shard(const struct bps_tensor *t, const char *what, uint64_t at, uint64_t n_bytes);
 /* Check that a tensor in device memory may be submitted: fewer than `max` of its rounds are in
  * flight. The caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN (the ring is full), or the
  * tensor's failure. Sets bps_last_error. */

@@ -94,6 +94,9 @@ static int read_piece(
 	if (rc < 0)
 		return rc;
 	rc = tensor_find_output(t, p->what, &out);
+	if (!rc)
+		rc = tensor_check_shard(t, p->what, byte_offset_of_value(t, p->first),
+			dtype_elems(t->shape.dtype, p->n) * dtype_bytes(t->shape.dtype));
 	if (rc < 0)
 		return rc;
 	convert_to_f32(dst, out + byte_offset_of_value(t, p->first), p->n, scale, t->shape.dtype);

@@ -77,7 +77,8 @@ int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_byte
 	rc = tensor_find_output(t, "read", &out);
 	if (rc < 0)
 		return rc;
-	if (n_bytes)
+	rc = tensor_check_shard(t, "read", at, n_bytes);
+	if (!rc && n_bytes)
 		tensor_copy_bytes(t, dst, out + at, n_bytes);
-	return 0;
+	return rc;
 }

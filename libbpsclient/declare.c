@@ -12,6 +12,8 @@
 #include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
+_Static_assert(BPS_OWNER_ALL == (int)OWNER_ALL && BPS_OWNER_SHARDS == (int)OWNER_SHARDS,
+	"public and internal owners");
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
 		       BPS_I64 == (int)DTYPE_I64 && BPS_F16 == (int)DTYPE_F16 &&
 		       BPS_F32 == (int)DTYPE_F32 && BPS_F64 == (int)DTYPE_F64 &&
@@ -306,6 +308,28 @@ static int decl_check_value_options(const struct bps *b, const struct tensor_dec
 		d->name, option);
 }
 
+/* Check that the job allows a tensor in shards: no other machine has a copy of a shard of the
+ * result. Errors: -EINVAL. Sets bps_last_error. */
+static int decl_check_shards(const struct bps *b, const struct tensor_decl *d)
+{
+	const char *option = b->options.is_elastic   ? "elastic"
+			     : b->options.may_shrink ? "on_agent_loss=shrink"
+			     : b->options.backup     ? "backup"
+						     : NULL;
+	struct err_text why;
+
+	if (d->shape.owner == OWNER_ALL)
+		return 0;
+	if (option)
+		return last_error_set(-EINVAL,
+			"tensor '%s': a job with the option %s cannot have tensors in shards "
+			"(BPS_OWNER_SHARDS)",
+			d->name, option);
+	if (shape_check_shards(&d->shape, (uint32_t)b->size, &why) < 0)
+		return last_error_set(-EINVAL, "tensor '%s': %s", d->name, why.s);
+	return 0;
+}
+
 static int read_public_declarations(
 	const struct bps *b, const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
 {
@@ -321,9 +345,12 @@ static int read_public_declarations(
 		ret[i].shape.digest = d.digest;
 		ret[i].shape.mode = (unsigned)d.mode < UINT8_MAX ? (uint8_t)d.mode : UINT8_MAX;
 		ret[i].shape.stale = d.stale;
+		ret[i].shape.owner = (unsigned)d.owner < UINT8_MAX ? (uint8_t)d.owner : UINT8_MAX;
 		rc = tensor_check_decl(&ret[i]);
 		if (rc == 0)
 			rc = decl_check_value_options(b, &ret[i]);
+		if (rc == 0)
+			rc = decl_check_shards(b, &ret[i]);
 		if (rc < 0)
 			return rc;
 	}

@@ -313,6 +313,11 @@ int bps_push_pull_copy(
 	rc = check_tensors_for_push_pull(&t, 1, op);
 	if (rc < 0)
 		return rc;
+	if (dst && t->shape.owner != OWNER_ALL)
+		return last_error_set(-EINVAL,
+			"push_pull: tensor '%s' is in shards: pass NULL for dst, and read the own "
+			"shard with bps_read",
+			t->name);
 	rc = tensor_may_fill(t);
 	if (rc < 0)
 		return rc;
@@ -378,6 +383,37 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 	ret[0] = t->out[0];
 	ret[1] = t->out[1];
 	return 0;
+}
+
+int bps_shard(const struct bps_tensor *t, uint64_t *first, uint64_t *n)
+{
+	if (!t || !first || !n)
+		return last_error_set(-EINVAL, "shard: %s is NULL",
+			t ? "the address for the answer" : "the tensor");
+	*n = t->shape.n_values;
+	if (t->shape.owner == OWNER_SHARDS)
+		*n /= (uint64_t)t->b->size;
+	*first = t->shape.owner == OWNER_SHARDS ? *n * (uint64_t)t->b->rank : 0;
+	return 0;
+}
+
+int tensor_check_shard(const struct bps_tensor *t, const char *what, uint64_t at, uint64_t n_bytes)
+{
+	uint64_t first, n, begin, bytes;
+
+	if (t->shape.owner == OWNER_ALL)
+		return 0;
+	bps_shard(t, &first, &n);
+	bytes = t->bytes / (uint64_t)t->b->size; /* a shard has whole elements */
+	begin = bytes * (uint64_t)t->b->rank;
+	if (at >= begin && at - begin <= bytes && n_bytes <= bytes - (at - begin))
+		return 0;
+	return last_error_set(-EINVAL,
+		"%s: tensor '%s' is in shards, and rank %d gets only the values %llu to %llu of "
+		"its results (bytes %llu to %llu)",
+		what, t->name, t->b->rank, (unsigned long long)first,
+		(unsigned long long)(first + n), (unsigned long long)begin,
+		(unsigned long long)(begin + bytes));
 }
 
 uint64_t bps_count(const struct bps_tensor *t)

@@ -12,11 +12,12 @@ import abstainers
 import devices
 import devices_more
 import forks
+import sharders
 import steppers
 import valuers
 import workers
 
-MODULES = (abstainers, devices, devices_more, steppers, valuers, workers)
+MODULES = (abstainers, devices, devices_more, sharders, steppers, valuers, workers)
 
 
 def function_named(name):

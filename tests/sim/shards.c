@@ -1,5 +1,5 @@
 /* Tensors in shards (O1): the worker of rank r gets only shard r of a sum. A shard that another
- * machine owns is not checked here, but no machine may have heard of a round before the owners of
+ * machine owns is not checked here, but no machine may have learned of a round before the owners of
  * all shards have it. */
 #include "tests/sim/sim.h"
 

@@ -107,14 +107,15 @@ class Job:
             tuple[str, str, Shape]
             | tuple[str, str, Shape, int]
             | tuple[str, str, Shape, int, int, int]
+            | tuple[str, str, Shape, int, int, int, int]
         ],
     ) -> list[Tensor]:
         """Declare tensors in one request to the agent.
 
         Args:
             decls: (name, dtype, shape) or (name, dtype, shape, digest) of each tensor, or these
-                with the numbers of mode and staleness (see :meth:`declare`). The shape of a vector
-                may be an int. The digest is a 64-bit number that is made of what the
+                with the numbers of mode, staleness and sharded (see :meth:`declare`). The shape of
+                a vector may be an int. The digest is a 64-bit number that is made of what the
                 worker stores in the tensor. All workers must give the same one.
 
         Returns:
@@ -147,6 +148,7 @@ class Job:
         digest: int = 0,
         mode: str = "sum",
         stale: int | None = 0,
+        sharded: bool = False,
     ) -> Tensor:
         """Declare one tensor, see :meth:`declare_group`.
 
@@ -158,6 +160,15 @@ class Job:
                 types "f32" and "f64", and SUM.
             stale (int, optional): for "value", the number of rounds by which a worker may be behind
                 without being waited for; None: no worker is waited for after the first round.
+
+            sharded (bool): cut the results into as many equal shards as the job has workers. Each
+                worker gets only the shard of its rank, :attr:`Tensor.shard` (reduce-scatter). The
+                number of values must be a multiple of the number of workers; for a block type, of
+                that number times the values of a block. Not in jobs that go on without a machine.
+
+        Raises:
+            Error: those of :meth:`declare_group`; -EINVAL if the job's options or the number of
+                values do not allow the tensor.
 
         Example:
             >>> w = job.declare("w", "f32", 1000, mode="value", stale=2)
@@ -172,7 +183,8 @@ class Job:
         if mode not in MODES:
             raise ValueError(f"{mode!r} is not a mode of a tensor: use one of {', '.join(MODES)}")
         bound = STALE_UNBOUNDED if stale is None else stale
-        return self.declare_group([(name, dtype, shape, digest, MODES.index(mode), bound)])[0]
+        given = (digest, MODES.index(mode), bound, int(sharded))
+        return self.declare_group([(name, dtype, shape, *given)])[0]
 
     def push_pull(
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO

@@ -230,6 +230,7 @@ class DeclStruct(ctypes.Structure):
         ("digest", ctypes.c_uint64),
         ("mode", ctypes.c_int),
         ("stale", ctypes.c_uint32),
+        ("owner", ctypes.c_int),
     ]
 
 
@@ -285,6 +286,7 @@ def load() -> ctypes.CDLL:
         ("wait_intr", int_, [ptr, u32, ptr]),
         ("wait_group", int_, [ptr, size_t, u32]),
         ("wait_some", int_, [ptr, size_t, u32, ptr]),
+        ("shard", int_, [ptr, ptr, ptr]),
         ("contributors", int_, [ptr]),
         ("workers", int_, [ptr, ptr, size_t, ptr]),
         ("contributor_list", int_, [ptr, ptr, size_t]),

@@ -70,6 +70,9 @@ class Tensor:
         n_values (int): the number of its values.
         n_bytes (int): the size of its input; its output has the same size.
 
+    Of a tensor that is declared in shards, this worker gets only the values :attr:`shard` of each
+    result. Its :attr:`output` is a vector of these values.
+
     A tensor of type "q8", "q4" or "sign" holds blocks of 8, 4 or 1 bits per value. Write its values
     with :meth:`fill`, and read them with :meth:`read`. Its :attr:`input` and :attr:`output` are the
     bytes of the blocks, in the shape (blocks, bytes of a block).
@@ -92,6 +95,24 @@ class Tensor:
         flat = np.frombuffer(raw, dtype=DTYPES[self.dtype][1])
         shape = (-1, BLOCKS[self.dtype][1]) if self.dtype in BLOCKS else self.shape
         return flat.reshape(shape)
+
+    def _result_view(self, address: int) -> np.ndarray:
+        """Return the result at an address, or this worker's shard of it, read-only."""
+        view = self._view(address)
+        shard = self.shard
+        if shard != slice(0, self.n_values):
+            values = BLOCKS[self.dtype][0] if self.dtype in BLOCKS else 1
+            flat = view if self.dtype in BLOCKS else view.reshape(-1)
+            view = flat[shard.start // values : shard.stop // values]
+        view.flags.writeable = False
+        return view
+
+    @property
+    def shard(self) -> slice:
+        """The values of each result that this worker gets: all of them, or those of its shard."""
+        first, n = ctypes.c_uint64(), ctypes.c_uint64()
+        check(lib.bps_shard(self._handle, ctypes.byref(first), ctypes.byref(n)))
+        return slice(first.value, first.value + n.value)
 
     @property
     def handle(self) -> int:
@@ -130,11 +151,7 @@ class Tensor:
         """The result of the last completed round, read-only; None if no round is complete. The
         array is valid until the second push_pull after the round that the array belongs to."""
         address = self.output_address
-        if not address:
-            return None
-        view = self._view(address)
-        view.flags.writeable = False
-        return view
+        return self._result_view(address) if address else None
 
     @property
     def outputs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -146,10 +163,7 @@ class Tensor:
         """
         addresses = (ctypes.c_void_p * 2)()
         check(lib.bps_outputs(self.handle, addresses))
-        views = self._view(addresses[0] or 0), self._view(addresses[1] or 0)
-        for view in views:
-            view.flags.writeable = False
-        return views
+        return self._result_view(addresses[0] or 0), self._result_view(addresses[1] or 0)
 
     def map_results(self) -> Results:
         """Map the two result buffers again, copy-on-write, so that the caller may write to them.
@@ -244,15 +258,17 @@ class Tensor:
             scale (float): the factor, rounded to f32.
 
         Returns:
-            numpy.ndarray: f32 values in the tensor's shape.
+            numpy.ndarray: f32 values in the tensor's shape, or a vector of the shard's values.
 
         Raises:
             Error: -EINVAL for a tensor of integers, or if no round is complete.
         """
         import numpy as np
 
-        out = np.empty(self.shape, np.float32)
-        check(lib.bps_read_f32(self.handle, out.ctypes.data, scale))
+        shard = self.shard
+        first, n = shard.start, shard.stop - shard.start
+        out = np.empty(self.shape if n == self.n_values else n, np.float32)
+        self.read_values(first, out.ctypes.data, n, scale)
         return out
 
     @property

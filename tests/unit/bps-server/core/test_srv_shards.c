@@ -92,7 +92,7 @@ static void contributors_are_donated_without_bytes(void **state)
 		struct srv_world *w = sharded_world(k ? LARGE : SMALL);
 		struct wire_msg d;
 
-		/* an earlier server has made round 4; only the owner has heard of it */
+		/* an earlier server has made round 4; only the owner knows */
 		say_contrib(w, 1, 4);
 		say_key(w, 0, WIRE_HAVE, 4);
 		expect_msg(w, 0, WIRE_HAVE_OK, 4);
