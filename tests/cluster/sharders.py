@@ -1,4 +1,4 @@
-"""Worker functions for tensors in shards, of whose sums each worker gets a part (test_shards.py)."""
+"""Worker functions for tensors in shards: each worker gets its part of a sum (test_shards.py)."""
 
 import os
 import time

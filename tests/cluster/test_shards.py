@@ -1,4 +1,4 @@
-"""Tensors in shards: each worker gets its part of the sum (O1 to O4 of docs/reference/shards.md)."""
+"""Tensors in shards: each worker gets its part of a sum (O1 to O4, docs/reference/shards.md)."""
 
 import errno
 import re

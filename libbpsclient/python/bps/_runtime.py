@@ -44,7 +44,8 @@ STALE_S = 1.0
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
-    "all_gather_object", "grouped_all_reduce", "grouped_broadcast",
+    "all_gather_object", "grouped_all_reduce", "grouped_broadcast", "ShardedOptimizer.step",
+    "ShardedOptimizer.gather",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
 # Names of the numbers that the workers compare for each unnamed operation. `history` is a checksum

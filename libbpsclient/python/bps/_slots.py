@@ -7,9 +7,10 @@ can get a slot of exactly this size.
 from __future__ import annotations
 
 import collections
+import errno
 from typing import TYPE_CHECKING
 
-from bps._library import DTYPES, OPS
+from bps._library import BLOCKS, DTYPES, OPS, Error
 from bps._operation import Slot
 
 if TYPE_CHECKING:
@@ -22,9 +23,15 @@ PIECES_IN_FLIGHT = 4
 # Tensors can get slots of exactly their size if they have at least OWN_SLOT_BYTES bytes. The sizes
 # of all these slots add up to at most OWN_SLOTS_BYTES bytes.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
-# Element type, reduction (SUM, PROD, ...) and size. Two workers whose operations differ in one of
-# these must not submit the same slot, because that would fail the job.
-Key = tuple[str, int, int]
+# Element type, reduction (SUM, PROD, ...), size, and number of shards. Two workers whose operations
+# differ in one of these must not submit the same slot, because that would fail the job.
+Key = tuple[str, int, int, int]
+
+
+def _shard_values(dtype: str, n_values: int) -> int:
+    """Return the number of values of a shard that holds n_values values: whole blocks."""
+    block = BLOCKS[dtype][0] if dtype in BLOCKS else 1
+    return -(-n_values // block) * block
 
 
 class Slots:
@@ -44,6 +51,8 @@ class Slots:
         self._own: dict[Key, list[Slot]] = {}
         self._own_turns: collections.Counter[Key] = collections.Counter()
         self._own_bytes = 0
+        # Whether the job may have tensors in shards; None: not known yet
+        self._has_shards: bool | None = None
 
     def all(self) -> list[Slot]:
         """Return all slots."""
@@ -66,22 +75,48 @@ class Slots:
         return stale
 
     def _name(self, kind: str, key: Key, i: int) -> str:
-        dtype, op, size = key
+        dtype, op, size, n_shards = key
         epoch = f"e{self._epoch}/" if self._epoch else ""
+        kind = f"{kind}{n_shards}" if n_shards > 1 else kind
         return f"{self._runtime.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
 
-    def piece(self, dtype: str, op: int, n_values: int) -> Slot:
+    def may_shard(self) -> bool:
+        """Return whether the job may have tensors in shards: it has several workers, and ends when
+        a machine is lost. The answer is the same at all workers."""
+        rt = self._runtime
+        with rt.lock:
+            if self._has_shards is None and rt.job.size == 1:
+                self._has_shards = False
+            if self._has_shards is None:
+                try:
+                    rt.job.declare(f"{rt.prefix}shards", "u8", rt.job.size, sharded=True)
+                    self._has_shards = True
+                except Error as error:
+                    if error.code != -errno.EINVAL:
+                        raise
+                    self._has_shards = False
+            return self._has_shards
+
+    def piece(self, dtype: str, op: int, n_values: int, n_shards: int = 1) -> Slot:
         """Return the next slot of the smallest size in PIECES that holds n_values values. If no
         size is large enough, use the largest one. If an operation still uses the slot, finish that
-        operation first."""
+        operation first.
+
+        Args:
+            n_shards (int): 1, or the number of workers: the slot is a tensor in shards. Each shard
+                has the size of a piece, and holds n_values values.
+        """
         item = int(DTYPES[dtype][1][1:])
+        sizes = [p for p in PIECES if p * n_shards <= PIECES[-1]] or [PIECES[0]]
         with self._runtime.lock:
-            size = next((p for p in PIECES if p >= n_values * item), PIECES[-1])
-            key = (dtype, op, size)
+            size = next((p for p in sizes if p >= n_values * item), sizes[-1])
+            key = (dtype, op, size, n_shards)
             ring = self._rings.get(key)
             if ring is None:
+                n = _shard_values(dtype, size // item) if n_shards > 1 else size // item
                 decls = [
-                    (self._name("p", key, i), dtype, size // item) for i in range(PIECES_IN_FLIGHT)
+                    (self._name("p", key, i), dtype, n * n_shards, 0, 0, 0, int(n_shards > 1))
+                    for i in range(PIECES_IN_FLIGHT)
                 ]
                 ring = self._rings[key] = [Slot(t) for t in self._runtime.job.declare_group(decls)]
             slot = ring[self._turns[key] % PIECES_IN_FLIGHT]
@@ -90,17 +125,23 @@ class Slots:
             self._turns[key] += 1
             return slot
 
-    def own(self, dtype: str, op: int, n_values: int) -> Slot | None:
+    def own(self, dtype: str, op: int, n_values: int, n_shards: int = 1) -> Slot | None:
         """Return the next slot of exactly this size. If an operation still uses the slot, finish
         that operation first.
+
+        Args:
+            n_shards (int): 1, or the number of workers: the slot is a tensor in shards, each of
+                which holds n_values values.
 
         Returns:
             Slot: the slot. None if this size is used for the first time, or is below
                 OWN_SLOT_BYTES. Also None if the slots of this size, added to the slots of other
                 sizes, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
         """
-        n_bytes = n_values * int(DTYPES[dtype][1][1:])
-        key = (dtype, op, n_values)
+        if n_shards > 1:
+            n_values = _shard_values(dtype, n_values)
+        n_bytes = n_values * n_shards * int(DTYPES[dtype][1][1:])
+        key = (dtype, op, n_values, n_shards)
         if n_bytes < OWN_SLOT_BYTES:
             return None
         with self._runtime.lock:
@@ -117,9 +158,9 @@ class Slots:
                 ring = self._own[key] = []
             at = (turn - 1) % many
             if at == len(ring):
-                ring.append(
-                    Slot(self._runtime.job.declare(self._name("s", key, at), dtype, n_values))
-                )
+                name, n = self._name("s", key, at), n_values * n_shards
+                tensor = self._runtime.job.declare(name, dtype, n, sharded=n_shards > 1)
+                ring.append(Slot(tensor))
             owner = ring[at].owner
             if owner is not None:
                 owner.settle()

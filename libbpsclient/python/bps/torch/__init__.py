@@ -86,6 +86,7 @@ from bps.torch._optimizer import (
     broadcast_parameters,
 )
 from bps.torch._reducescatter import reducescatter, reducescatter_async
+from bps.torch._sharded import ShardedOptimizer
 from bps.torch._sparse import sparse_allreduce_async
 from bps.torch._sync_batch_norm import SyncBatchNorm
 from bps.torch.recipes._diloco import DiLoCo
@@ -115,6 +116,7 @@ __all__ = [
     "NotInitialized",
     "ProcessSet",
     "Product",
+    "ShardedOptimizer",
     "Sum",
     "SyncBatchNorm",
     "Timeout",

@@ -108,7 +108,7 @@ class Bucket:
         if isinstance(self.channel, EncodedChannel):
             if grad is None:
                 grad = torch.zeros_like(place.param)
-            self.channel.encode(place.start, _flat_like(place.param, grad), self._factor)
+            self.channel.encode(place.start, flat_like(place.param, grad), self._factor)
         elif grad is None:
             place.input.zero_()
         elif grad.is_sparse:
@@ -171,7 +171,7 @@ class Bucket:
         return self._copy
 
 
-def _flat_like(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+def flat_like(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Return the values of a gradient as a flat tensor without gaps, of which :func:`_shaped` is
     the gradient."""
     if grad.is_sparse:

@@ -30,7 +30,7 @@ from bps.torch._c10d_monitor import MonitoredBarriers
 from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import Wire, check_device, described_type, flatten, wire_dtype
-from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
+from bps.torch._parts import Part, as_bytes, consecutive, length, scatter_sums, sum_parts
 
 OPERATIONS = {
     dist.ReduceOp.SUM: bps.SUM,
@@ -234,6 +234,7 @@ class Collectives:
         text: str,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
+        is_scattered: bool = False,
     ) -> GroupWork:
         """Submit memory of `n_values` values for reduction over the group. Return the operation.
 
@@ -248,15 +249,20 @@ class Collectives:
             text (str): what must be equal at all workers. The root is added to the text.
             opts: options of torch.distributed, with time-out and root.
             last: functions to call when the results are in `taken`.
+            is_scattered (bool): each worker takes an equal part of the memory, in the order of the
+                ranks.
         """
         work = self.new_work(what, output, opts)
         rt, root = self._runtime, getattr(opts, "rootRank", None)
         try:
             with rt.submission():
                 agreement = rt.agree(what, text if root is None else f"{text}, root {root}")
-                parts = sum_parts(
-                    rt, wire, op, given, taken, n_values, agreement, has_own_slot=True
-                )
+                if is_scattered and rt.slots.may_shard():
+                    parts = scatter_sums(rt, wire, op, given, taken[0][1], agreement)
+                else:
+                    parts = sum_parts(
+                        rt, wire, op, given, taken, n_values, agreement, has_own_slot=True
+                    )
                 work._operations = [agreement, *parts]
         except Error as error:
             raise work.failure(error) from error
@@ -286,9 +292,10 @@ class Collectives:
         output: Any,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
+        is_scattered: bool = False,
     ) -> GroupWork:
         """Reduce flat tensors over the group. The operation's memory holds the tensors one after
-        the other."""
+        the other. is_scattered: see :meth:`_submit`."""
         op, dtype = _operation(opts.reduceOp), given[0].dtype
         factor = _factor(opts.reduceOp)
         if factor is not None:
@@ -306,10 +313,12 @@ class Collectives:
         parts = consecutive(given)
         n = length(parts)
         text, wire = f"{n} elements of {described_type(dtype)}, {OPS[op]}", wire_dtype(dtype)
+        if is_scattered:
+            text = f"{text} in equal parts"
         block = self.coding.block_of(described_type(dtype), n * dtype.itemsize)
         if block and what in ENCODED and op in (bps.SUM, bps.AVG) and factor is None:
             text, wire = f"{text}{self.coding}", block
-        return self._submit(what, wire, op, parts, taken, output, n, text, opts, last)
+        return self._submit(what, wire, op, parts, taken, output, n, text, opts, last, is_scattered)
 
     def _move(
         self,
@@ -473,7 +482,8 @@ class Collectives:
             )
         at = sum(flat.numel() for flat in flats[: self._rank])
         taken = [(at, self._room(outputs[0], last))]
-        return self._reduce("reduce_scatter", flats, taken, outputs, opts, last)
+        is_even = all(flat.numel() == outputs[0].numel() for flat in flats)
+        return self._reduce("reduce_scatter", flats, taken, outputs, opts, last, is_even)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
@@ -487,7 +497,7 @@ class Collectives:
                 f"{n}"
             )
         taken = [(self._rank * n, self._room(output, last))]
-        return self._reduce("reduce_scatter_single", [flat], taken, [output], opts, last)
+        return self._reduce("reduce_scatter_single", [flat], taken, [output], opts, last, True)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any

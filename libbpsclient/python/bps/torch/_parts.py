@@ -55,7 +55,7 @@ def as_bytes(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
 
 
-def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
+def overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
     """Find the tensor elements that belong to [start, start + n) of an operation's memory. For each
     tensor with such elements, yield a slice and a view of these elements. The slice has the
     positions of the elements in the memory, counted from `start`."""
@@ -82,9 +82,11 @@ def _check_contributors(rt: Runtime, slot: Slot, needed: Sequence[int]) -> None:
             raise Error(CODES["EWORKER_LOST"], text, rank, worker.host)
 
 
-def _write(slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int) -> None:
+def _write(
+    slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int, first: int = 0
+) -> None:
     """Do what :func:`_encode` does for a slot of a type that PyTorch has."""
-    target = input_view(slot)[:n]
+    target = input_view(slot)[first : first + n]
     if sum(piece.numel() for _, piece in pieces) < n:
         target.zero_()
     for where, piece in pieces:
@@ -96,15 +98,17 @@ def _is_array(flat: torch.Tensor) -> bool:
     return flat.dtype == torch.float32 and flat.device.type == "cpu"
 
 
-def _encode(slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int) -> None:
-    """Write the first n values of the input of a slot of a block type. Values that are in none of
-    the pieces are zeros."""
+def _encode(
+    slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int, first: int = 0
+) -> None:
+    """Write n values to the input of a slot of a block type, from value `first` on, where a block
+    begins. Values that are in none of the pieces are zeros."""
     flat = pieces[0][1] if len(pieces) == 1 else host_floats(0)
     if flat.numel() < n or not _is_array(flat):
         flat = host_floats(n)
         for where, piece in pieces:
             flat[where] = piece
-    slot.tensor.fill_memory(0, flat.data_ptr(), n, 1.0)
+    slot.tensor.fill_memory(first, flat.data_ptr(), n, 1.0)
 
 
 def _decode(slot: Slot, where: slice, piece: torch.Tensor) -> None:
@@ -176,14 +180,62 @@ def sum_parts(
         slot = rt.slots.own(kind, op, n_values) if has_own_slot and start == 0 else None
         slot = slot or rt.slots.piece(kind, op, min(n_values - start, piece_values or n_values))
         n = min(n_values - start, slot.tensor.n_values)
-        pieces = list(_overlap(given, start, n))
+        pieces = list(overlap(given, start, n))
         if not pieces:
             slot.tensor.abstain(op, priority)
         else:
             (_encode if kind in BLOCKS else _write)(slot, pieces, n)
             slot.tensor.push_pull(op, priority)
         needed = [rank for rank, first, end in owners if first < start + n and start < end]
-        collect = _collector(rt, slot, list(_overlap(taken, start, n)), needed)
+        collect = _collector(rt, slot, list(overlap(taken, start, n)), needed)
         operations.append(Operation(slot, collect, agreement))
+        start += n
+    return operations
+
+
+def scatter_sums(
+    rt: Runtime,
+    wire: Wire,
+    op: int,
+    given: Sequence[Part],
+    taken: torch.Tensor,
+    agreement: Operation | None,
+) -> list[Operation]:
+    """Submit memory for reduction, of which each worker takes an equal part (reduce-scatter). The
+    memory is sent in tensors in shards, so a machine receives only the parts of its workers. The
+    job must allow them (:meth:`Slots.may_shard`).
+
+    Args:
+        rt (Runtime): the workers that take part.
+        wire (torch.dtype or str): type of the values, one of NAMES, or a block type in which they
+            are sent.
+        op (int): the reduction, for example bps.SUM.
+        given: parts of the memory that this worker fills. It adds zeros to all other parts. The
+            memory has as many values as all workers' parts of the result.
+        taken (Tensor): a flat tensor that receives this worker's part.
+        agreement (Operation, optional): see :func:`sum_parts`.
+
+    Returns:
+        list[Operation]: the operations. When all are finished, the result is in `taken`.
+    """
+    kind = wire if isinstance(wire, str) else NAMES[wire]
+    fill = _encode if kind in BLOCKS else _write
+    size, n_values = rt.job.size, taken.numel()
+    operations, start = [], 0
+    while start < n_values:
+        slot = rt.slots.own(kind, op, n_values, size) if start == 0 else None
+        slot = slot or rt.slots.piece(kind, op, n_values - start, size)
+        shard = slot.tensor.n_values // size
+        n = min(n_values - start, shard)
+        if n == shard == n_values:  # the slot holds the whole memory
+            fill(slot, list(overlap(given, 0, n * size)), n * size)
+        else:
+            for rank in range(size):
+                pieces = list(overlap(given, rank * n_values + start, n))
+                fill(slot, pieces, n, rank * shard)
+        slot.tensor.push_pull(op)
+        first = slot.tensor.shard.start
+        result = [(slice(first, first + n), taken[start : start + n])]
+        operations.append(Operation(slot, _collector(rt, slot, result, ()), agreement))
         start += n
     return operations

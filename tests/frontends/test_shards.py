@@ -1,0 +1,260 @@
+"""Sums of which each worker gets a part: reduce-scatter of the back-end "bps", and the optimizer
+whose state is divided. All workers of a job run these tests in the same order."""
+
+import copy
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import bps
+import bps.torch
+from bps import _slots
+from bps.torch import _c10d_collectives, _parts
+
+RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+ROWS = 6 * SIZE  # of a batch of all workers
+WAYS = {
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.05, "weight_decay": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.01}),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def group():
+    dist.init_process_group("bps", init_method="bps://")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    dist.barrier()
+    torch.manual_seed(0)
+
+
+# ---- reduce-scatter ----
+
+
+@pytest.mark.parametrize("pieces", ["pieces", "own slots"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("n", [1, 1000, 90_001])
+def test_parts_are_those_of_the_whole_sum(n, dtype, pieces, monkeypatch):
+    if pieces == "pieces":
+        monkeypatch.setattr(_slots, "PIECES", tuple(1 << k for k in range(8, 16)))
+        monkeypatch.setattr(_slots, "OWN_SLOT_BYTES", 1 << 40)
+    for turn in range(3):
+        x = (torch.arange(n * SIZE) * 7 + turn) % 5 + RANK
+        out = torch.empty(n, dtype=dtype)
+        reduce_scatter_single(out, x.to(dtype))
+        want = (x[RANK * n : RANK * n + n] - RANK) * SIZE + SIZE * (SIZE - 1) // 2
+        assert torch.equal(out, want.to(dtype))
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT])
+def test_every_reduction_of_a_list_of_parts(op):
+    parts = [torch.full((300,), 1.0 + r + RANK) for r in range(SIZE)]
+    whole = torch.stack([torch.full((300,), 1.0 + RANK + r) for r in range(SIZE)])
+    want = {
+        dist.ReduceOp.AVG: whole.mean(0),
+        dist.ReduceOp.MAX: whole.amax(0),
+        dist.ReduceOp.PRODUCT: whole.prod(0),
+    }[op]
+    out = torch.empty(300)
+    dist.reduce_scatter(out, parts, op)
+    assert torch.allclose(out, want)
+
+
+def test_complex_numbers_and_columns():
+    x = torch.arange(4.0 * SIZE).to(torch.complex64) * (1 + 1j) + RANK
+    out = torch.empty(4, 2, dtype=torch.complex64)[:, 0]  # not contiguous
+    reduce_scatter_single(out, x)
+    want = (x - RANK)[RANK * 4 : RANK * 4 + 4] * SIZE + SIZE * (SIZE - 1) / 2
+    assert torch.allclose(out, want)
+
+
+def test_lists_of_other_lengths_are_a_mismatch():
+    sizes = [2] * SIZE if RANK else [1] * (SIZE - 1) + [SIZE + 1]
+    out = torch.empty(sizes[RANK])
+    with pytest.raises(Exception, match="in equal parts"):
+        dist.reduce_scatter(out, [torch.ones(n) for n in sizes])
+
+
+def test_only_equal_parts_are_sent_in_shards(monkeypatch):
+    """tests/cluster/test_shards.py counts the bytes."""
+    scattered = []
+
+    def scatter(rt, wire, op, given, taken, agreement):
+        scattered.append(taken.numel())
+        return _parts.scatter_sums(rt, wire, op, given, taken, agreement)
+
+    monkeypatch.setattr(_c10d_collectives, "scatter_sums", scatter)
+    reduce_scatter_single(torch.empty(5), torch.ones(5 * SIZE))
+    dist.reduce_scatter(torch.empty(6), [torch.ones(6)] * SIZE)
+    dist.reduce_scatter(torch.empty(RANK + 1), [torch.ones(r + 1) for r in range(SIZE)])
+    assert scattered == [5, 6]
+
+
+# ---- an optimizer whose state is divided ----
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(5, 33),
+        torch.nn.Tanh(),
+        torch.nn.Unflatten(1, (3, 11, 1)),
+        torch.nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last),
+        torch.nn.Flatten(),
+        torch.nn.Linear(44, 2, bias=False),
+    )
+
+
+def grouped(model):
+    """Return groups of parameters: a learning rate of its own for the last layer."""
+    last = list(model[-1].parameters())
+    return [{"params": list(model[:-1].parameters())}, {"params": last, "lr": 0.02}]
+
+
+def train(model, optimizer, rows, n_steps, first=0):
+    """Train with some rows of the batches of the steps from `first` on."""
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    for step in range(first, first + n_steps):
+        generator = torch.Generator().manual_seed(step)
+        x, y = torch.randn(ROWS, 5, generator=generator), torch.randn(ROWS, 2, generator=generator)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        schedule.step()
+
+
+MINE = slice(RANK * ROWS // SIZE, (RANK + 1) * ROWS // SIZE)
+
+
+def same(model, other):
+    return all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+        for a, b in zip(model.parameters(), other.parameters())
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_is_that_of_one_worker(way):
+    kind, options = WAYS[way]
+    alone, model = network(), network()
+    train(alone, kind(grouped(alone), **options), slice(None), 5)
+    train(model, bps.torch.ShardedOptimizer(grouped(model), kind, **options), MINE, 5)
+    assert same(model, alone)
+    everyones = bps.torch.allgather_object([p.detach() for p in model.parameters()])
+    assert all(torch.equal(a, b) for one in everyones for a, b in zip(one, everyones[0]))
+
+
+def test_each_worker_keeps_its_part_of_the_state():
+    model = network()
+    optimizer = bps.torch.ShardedOptimizer(model.parameters(), torch.optim.Adam)
+    train(model, optimizer, MINE, 1)
+    n = sum(p.numel() for p in model.parameters())
+    kept = sum(
+        v.numel()
+        for state in optimizer._inner.state.values()
+        for v in state.values()
+        if isinstance(v, torch.Tensor) and v.dim()
+    )
+    assert kept == 2 * -(-n // SIZE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_state_moves_to_a_plain_optimizer_and_back(way):
+    kind, options = WAYS[way]
+    model = network()
+    optimizer = bps.torch.ShardedOptimizer(grouped(model), kind, **options)
+    train(model, optimizer, MINE, 3)
+    with pytest.raises(RuntimeError, match="call consolidate_state_dict"):
+        optimizer.state_dict()
+    optimizer.consolidate_state_dict()
+    state = optimizer.state_dict()
+    first = copy.deepcopy(state)  # plain optimizers change the tensors that they load
+    alone, other = network(), network()
+    for one in (alone, other):
+        one.load_state_dict(model.state_dict())
+    plain = kind(grouped(alone), **options)
+    plain.load_state_dict(state)
+    train(alone, plain, slice(None), 2, first=3)
+    train(model, optimizer, MINE, 2, first=3)
+    assert same(model, alone)
+    loaded = bps.torch.ShardedOptimizer(grouped(other), kind, **options)
+    loaded.load_state_dict(first)
+    train(other, loaded, MINE, 2, first=3)
+    assert same(model, other)
+    loaded.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match="other groups"):
+        loaded.load_state_dict(torch.optim.SGD(alone.parameters(), lr=1).state_dict())
+
+
+def test_weights_may_be_loaded_after_the_optimizer_was_made():
+    alone, model = network(), network()
+    optimizer = bps.torch.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    for one in (alone, model):
+        for param in one.parameters():
+            param.detach().mul_(0.5)
+    train(alone, torch.optim.SGD(alone.parameters(), lr=0.1), slice(None), 2)
+    train(model, optimizer, MINE, 2)
+    assert same(model, alone)
+
+
+def test_parameter_without_gradient_counts_as_zeros():
+    model, alone = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    alone.load_state_dict(model.state_dict())
+    optimizer = bps.torch.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=1.0)
+    if RANK == 0:
+        model(torch.ones(1, 3)).sum().backward()
+    alone(torch.ones(1, 3)).sum().backward()
+    for p in alone.parameters():
+        p.grad /= SIZE
+    optimizer.step()
+    torch.optim.SGD(alone.parameters(), lr=1.0).step()
+    assert same(model, alone)
+
+
+def test_parameters_of_several_types():
+    params = [torch.nn.Parameter(torch.ones(7, dtype=d)) for d in (torch.float64, torch.bfloat16)]
+    optimizer = bps.torch.ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
+    for p in params:
+        p.grad = torch.full_like(p, RANK)
+    assert optimizer.step(lambda: 5) == 5
+    assert all((p == 1 - (SIZE - 1) / 2).all() for p in params)
+
+
+def test_what_cannot_be_divided_is_refused():
+    param = torch.nn.Parameter(torch.ones(4))
+    with pytest.raises(ValueError, match="cannot divide LBFGS"):
+        bps.torch.ShardedOptimizer([param], torch.optim.LBFGS)
+    with pytest.raises(ValueError, match="floating-point parameters, not torch.complex64"):
+        bps.torch.ShardedOptimizer([torch.ones(2, dtype=torch.complex64)], torch.optim.SGD, lr=1)
+    with pytest.raises(ValueError, match="gaps between its elements"):
+        bps.torch.ShardedOptimizer([torch.ones(4, 4)[:, ::2]], torch.optim.SGD, lr=1)
+    optimizer = bps.torch.ShardedOptimizer([param], torch.optim.SGD, lr=1.0)
+    with pytest.raises(NotImplementedError, match="pass all groups to the constructor"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="came with PyTorch 2.3")
+def test_scaler_is_refused_at_every_worker():
+    param = torch.nn.Parameter(torch.ones(4))
+    optimizer = bps.torch.ShardedOptimizer([param], torch.optim.SGD, lr=1.0)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale((param * (float("inf") if RANK == 0 else 1.0)).sum()).backward()
+    with pytest.raises(NotImplementedError, match="train with bfloat16"):
+        scaler.step(optimizer)
+
+
+def test_different_models_are_a_mismatch():
+    for shape in ((40 + (RANK == 0),), (8, 5) if RANK else (5, 8)):
+        param = torch.nn.Parameter(torch.ones(shape))
+        optimizer = bps.torch.ShardedOptimizer([param], torch.optim.SGD, lr=1.0)
+        param.grad = torch.ones_like(param)
+        with pytest.raises(bps.Error, match="1 parameters of float32"):
+            optimizer.step()
