@@ -14,6 +14,8 @@ printed ratio is the median of the ratios of the single rounds. Groups:
     blocks     as `shaped`, and with cards of 250 Mbit/s: gradients as int8, beside f32 and beside
                DDP's hook of bf16. On two cores the processors are full at 1 Gbit/s, so the bars
                apply to the slower cards.
+    zero       4 workers at 1 Gbit/s and 8 at 100 Mbit/s, as many servers on other hosts: a step of
+               ShardedOptimizer, beside reduce-scatter and all-gather over Gloo
     hooks      time that the hooks add to a step of 161 tiny parameters
     start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters;
                import of bps. Each round has a new cluster.
@@ -56,6 +58,8 @@ FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "
 # Forms of the group `shaped`. With all of FORMS, four workers would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BLOCK_FORMS = ("ddp-bf16", "optimizer", "optimizer-int8", "optimizer-int4")
+# Group `zero`: number of workers, cards, MiB of the parameters, and least ratio to Gloo.
+ZERO = ((4, RATE, 64, 1.15), (8, "100mbit", 32, 1.45))
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
     "shaped": {"optimizer": 0.72, "hook": 0.72, "backend": 0.72},
@@ -212,6 +216,58 @@ def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) ->
         yield figures
 
 
+def steps_of_zero(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
+    """For each round, yield the median duration in seconds of a ZeRO step without computing.
+
+    The form "optimizer" is :class:`bps.torch.ShardedOptimizer`. The other forms call the two
+    collectives: "gloo" for the whole, "gloo-buckets" for buckets of 4 MiB, of which several are in
+    flight. args.forms: MiB of the parameters.
+    """
+    import torch
+    import torch.distributed as dist
+
+    import bps.torch
+
+    class Idle(torch.optim.SGD):
+        """An optimizer whose step does nothing."""
+
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    size, n = dist.get_world_size(), int(args.forms) << 18
+    param = torch.nn.Parameter(torch.zeros(n))
+    param.grad = grads = torch.ones(n)
+    params, shard = torch.empty(n), torch.empty(n // size)
+    optimizer = bps.torch.ShardedOptimizer([param], Idle, lr=0.1)
+    cuts = [t.split((1 << 20) // m) for t, m in ((grads, 1), (params, 1), (shard, size))]
+
+    def whole() -> None:
+        dist.reduce_scatter_tensor(shard, grads)
+        dist.all_gather_into_tensor(params, shard)
+
+    def in_buckets() -> None:
+        ahead, reduced, gathered = 3, [], []
+        for i in range(len(cuts[0]) + ahead):
+            if i < len(cuts[0]):
+                reduced.append(dist.reduce_scatter_tensor(cuts[2][i], cuts[0][i], async_op=True))
+            if i >= ahead:
+                reduced[i - ahead].wait()
+                mine, all_ = cuts[2][i - ahead], cuts[1][i - ahead]
+                gathered.append(dist.all_gather_into_tensor(all_, mine, async_op=True))
+        for work in gathered:
+            work.wait()
+
+    forms = {"optimizer": optimizer.step, "gloo": whole, "gloo-buckets": in_buckets}
+    for form in forms.values():
+        seconds(form, 2)
+    for _ in range(args.rounds):
+        figures = {}
+        for name, form in forms.items():
+            dist.barrier()
+            figures[name] = statistics.median(seconds(form, args.steps))
+        yield figures
+
+
 def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
     """For each round, yield the CPU time in microseconds that the hook of one parameter takes.
 
@@ -254,6 +310,7 @@ MEASURES = {
     "shaped": steps_of_forms,
     "blocks": steps_of_forms,
     "overlap": steps_of_overlap,
+    "zero": steps_of_zero,
     "start": start,
     "hooks": hooks,
 }
@@ -409,6 +466,18 @@ def rows_of_overlap(args: argparse.Namespace) -> Iterator[Row]:
         )
 
 
+def rows_of_zero(args: argparse.Namespace) -> Iterator[Row]:
+    """Measure the group `zero`, and yield its rows."""
+    for n, rate, mib, bar in ZERO:
+        rounds = measure(args, "zero", "resnet50", n, rate, str(mib))
+        title = f"zero, {n} workers, {rate}, {mib} MiB"
+        for name in ("optimizer", "gloo", "gloo-buckets"):
+            yield row(f"{title}: {name}, s a step", "", [r[name] for r in rounds], None)
+        ratios = [min(r["gloo"], r["gloo-buckets"]) / r["optimizer"] for r in rounds]
+        what = f"{title}: the better form of Gloo over the optimizer"
+        yield row(what, f">= {bar}", ratios, lambda x, bar=bar: x >= bar)
+
+
 def rows_of_old(args: argparse.Namespace) -> Iterator[Row]:
     """Measure this build between two copies of the old build in every round, and yield the rows."""
     forms = ("optimizer", "hook-views", "backend-views")
@@ -456,6 +525,8 @@ def report(args: argparse.Namespace) -> list[Row]:
             lines += rows_of_blocks(args)
         elif group == "overlap":
             lines += rows_of_overlap(args)
+        elif group == "zero":
+            lines += rows_of_zero(args)
         elif group == "hooks":
             rounds = measure(args, group, "resnet50", 2, None)
             per = [r["hook_us"] for r in rounds]
@@ -481,7 +552,7 @@ def main() -> int:
     )
     parser.add_argument("build", type=Path)
     parser.add_argument(
-        "--only", default="loopback,hooks,start,shaped,blocks,overlap", metavar="GROUPS"
+        "--only", default="loopback,hooks,start,shaped,blocks,overlap,zero", metavar="GROUPS"
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps of each form in a round")

@@ -1,6 +1,7 @@
 """Sums of which each worker gets a part: reduce-scatter of the back-end "bps", and the optimizer
 whose state is divided. All workers of a job run these tests in the same order."""
 
+import collections
 import copy
 import os
 
@@ -11,9 +12,11 @@ import torch.distributed as dist
 import bps
 import bps.torch
 from bps import _slots
+from bps._tensor import Tensor
 from bps.torch import _c10d_collectives, _parts
 
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 ROWS = 6 * SIZE  # of a batch of all workers
 WAYS = {
@@ -98,6 +101,40 @@ def test_only_equal_parts_are_sent_in_shards(monkeypatch):
     assert scattered == [5, 6]
 
 
+# ---- gathers ----
+
+
+@pytest.mark.parametrize("n", [10, 1 << 20])
+def test_a_worker_sends_only_its_own_part_of_a_large_gather(n, monkeypatch):
+    calls = collections.Counter()
+    for name in ("push_pull", "abstain"):
+
+        def call(tensor, *args, name=name, original=getattr(Tensor, name)):
+            calls[name] += tensor.dtype == "u8"  # not the comparisons of calls
+            return original(tensor, *args)
+
+        monkeypatch.setattr(Tensor, name, call)
+    for turn in range(2):
+        calls.clear()
+        x = torch.full((n,), RANK + turn, dtype=torch.uint8)
+        out = torch.empty(n * SIZE, dtype=torch.uint8)
+        all_gather_single(out, x)
+        assert (out.view(SIZE, n) == torch.arange(SIZE)[:, None] + turn).all()
+        # Small values of all workers share one piece.
+        assert calls == ({"push_pull": 1} if n == 10 else {"push_pull": 1, "abstain": SIZE - 1})
+
+
+def test_gathers_of_uneven_and_of_empty_parts():
+    sizes = [(50_000 * r * r) % 170_000 for r in range(SIZE)]
+    outs = [torch.empty(n) for n in sizes]
+    dist.all_gather(outs, torch.full((sizes[RANK],), float(RANK)))
+    assert all((out == r).all() for r, out in enumerate(outs))
+    parts = [torch.full((40_000 + r + RANK,), 10.0 * RANK + r) for r in range(SIZE)]
+    outs = [torch.empty(40_000 + r + RANK) for r in range(SIZE)]
+    dist.all_to_all(outs, parts)
+    assert all((out == 10.0 * r + RANK).all() for r, out in enumerate(outs))
+
+
 # ---- an optimizer whose state is divided ----
 
 
@@ -146,7 +183,9 @@ def test_training_is_that_of_one_worker(way):
     kind, options = WAYS[way]
     alone, model = network(), network()
     train(alone, kind(grouped(alone), **options), slice(None), 5)
-    train(model, bps.torch.ShardedOptimizer(grouped(model), kind, **options), MINE, 5)
+    size = 900  # several buckets
+    optimizer = bps.torch.ShardedOptimizer(grouped(model), kind, bucket_bytes=size, **options)
+    train(model, optimizer, MINE, 5)
     assert same(model, alone)
     everyones = bps.torch.allgather_object([p.detach() for p in model.parameters()])
     assert all(torch.equal(a, b) for one in everyones for a, b in zip(one, everyones[0]))
@@ -159,8 +198,8 @@ def test_each_worker_keeps_its_part_of_the_state():
     n = sum(p.numel() for p in model.parameters())
     kept = sum(
         v.numel()
-        for state in optimizer._inner.state.values()
-        for v in state.values()
+        for _, _, bucket in optimizer._all()
+        for v in bucket.optimizer.state[bucket.shard].values()
         if isinstance(v, torch.Tensor) and v.dim()
     )
     assert kept == 2 * -(-n // SIZE)
@@ -170,7 +209,7 @@ def test_each_worker_keeps_its_part_of_the_state():
 def test_state_moves_to_a_plain_optimizer_and_back(way):
     kind, options = WAYS[way]
     model = network()
-    optimizer = bps.torch.ShardedOptimizer(grouped(model), kind, **options)
+    optimizer = bps.torch.ShardedOptimizer(grouped(model), kind, bucket_bytes=300, **options)
     train(model, optimizer, MINE, 3)
     with pytest.raises(RuntimeError, match="call consolidate_state_dict"):
         optimizer.state_dict()
@@ -241,10 +280,14 @@ def test_what_cannot_be_divided_is_refused():
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
 
 
-@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="came with PyTorch 2.3")
 def test_scaler_is_refused_at_every_worker():
     param = torch.nn.Parameter(torch.ones(4))
     optimizer = bps.torch.ShardedOptimizer([param], torch.optim.SGD, lr=1.0)
+    if not hasattr(torch.amp, "GradScaler"):  # before PyTorch 2.3, a scaler needs a GPU
+        optimizer.found_inf = torch.ones(1)
+        with pytest.raises(NotImplementedError, match="train with bfloat16"):
+            optimizer.step()
+        return
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale((param * (float("inf") if RANK == 0 else 1.0)).sum()).backward()
     with pytest.raises(NotImplementedError, match="train with bfloat16"):

@@ -10,6 +10,7 @@ uses its slots in the order in which the program calls the collectives.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import queue
 import threading
@@ -30,7 +31,7 @@ from bps.torch._c10d_monitor import MonitoredBarriers
 from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import Wire, check_device, described_type, flatten, wire_dtype
-from bps.torch._parts import Part, as_bytes, consecutive, length, scatter_sums, sum_parts
+from bps.torch._parts import MOVE, Part, as_bytes, consecutive, length, scatter_sums, sum_parts
 
 OPERATIONS = {
     dist.ReduceOp.SUM: bps.SUM,
@@ -235,6 +236,7 @@ class Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
         is_scattered: bool = False,
+        lengths: Sequence[int] = (),
     ) -> GroupWork:
         """Submit memory of `n_values` values for reduction over the group. Return the operation.
 
@@ -251,6 +253,8 @@ class Collectives:
             last: functions to call when the results are in `taken`.
             is_scattered (bool): each worker takes an equal part of the memory, in the order of the
                 ranks.
+            lengths (sequence of int): for a gather, how many values each worker gives. They follow
+                each other in the memory.
         """
         work = self.new_work(what, output, opts)
         rt, root = self._runtime, getattr(opts, "rootRank", None)
@@ -259,6 +263,11 @@ class Collectives:
                 agreement = rt.agree(what, text if root is None else f"{text}, root {root}")
                 if is_scattered and rt.slots.may_shard():
                     parts = scatter_sums(rt, wire, op, given, taken[0][1], agreement)
+                elif lengths:
+                    ends = [*itertools.accumulate(lengths)]
+                    owners = [(r, end - n, end) for r, (n, end) in enumerate(zip(lengths, ends))]
+                    whole = (given, taken, n_values, agreement)
+                    parts = sum_parts(rt, wire, op, *whole, owners=owners, **MOVE)
                 else:
                     parts = sum_parts(
                         rt, wire, op, given, taken, n_values, agreement, has_own_slot=True
@@ -330,15 +339,18 @@ class Collectives:
         dtype: torch.dtype,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
+        lengths: Sequence[int] = (),
     ) -> GroupWork:
         """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
-        parts of the sum that it needs. dtype: type of the elements."""
+        parts of the sum that it needs. dtype: type of the elements. lengths: see :meth:`_submit`,
+        in elements."""
         item, text = dtype.itemsize, f"{n_values} elements of {described_type(dtype)}"
         given = [(at * item, as_bytes(flat)) for at, flat in given]
         taken = [(at * item, as_bytes(flat)) for at, flat in taken]
         return self._submit(
-            what, torch.uint8, bps.SUM, given, taken, output, n_values * item, text, opts, last
-        )
+            what, torch.uint8, bps.SUM, given, taken, output, n_values * item, text, opts, last,
+            lengths=[n * item for n in lengths],
+        )  # fmt: skip
 
     # ---- collectives ----
 
@@ -398,7 +410,9 @@ class Collectives:
             raise ValueError(f"{what}: input and outputs must have the same type")
         taken = consecutive(outputs)
         given = [(taken[self._rank][0], flat)]
-        return self._move(what, given, taken, output, length(taken), flat.dtype, opts, last)
+        lengths = [out.numel() for out in outputs]
+        whole = (given, taken, output, length(taken), flat.dtype)
+        return self._move(what, *whole, opts, last, lengths)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
@@ -451,7 +465,8 @@ class Collectives:
             taken = consecutive([self._room(out, last) for out in outputs[0]])
         given = [(self._rank * n, flat)]
         size = self._size * n
-        return self._move("gather", given, taken, outputs, size, flat.dtype, opts, last)
+        lengths = [n] * self._size
+        return self._move("gather", given, taken, outputs, size, flat.dtype, opts, last, lengths)
 
     def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
@@ -577,6 +592,7 @@ class Collectives:
             given[0].dtype,
             opts,
             last,
+            table.sum(1).tolist(),
         )
 
     def barrier(self, opts: Any) -> Work:

@@ -30,6 +30,10 @@ from bps.torch._memory import (
 # of 4 MiB (debug build, two workers, two agents, loopback).
 MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_values": 1 << 20}
 
+# Collectives that move values use pieces of their own for at least this many values of a worker.
+# Smaller values of several workers share a piece, in which each worker sends zeros for the others.
+OWN_PIECE_VALUES = 32 << 10
+
 # Offset of a flat tensor in the memory of an operation, as a number of elements, and the tensor.
 Part = tuple[int, torch.Tensor]
 # Rank of a worker, and the first element and the end of its values in the memory of an operation.
@@ -140,6 +144,15 @@ def _collector(
     return collect
 
 
+def _end_of_piece(owners: Sequence[Owner], start: int, n_values: int) -> int:
+    """Return the end of the values that a piece from `start` on may have: where the next values of
+    a worker begin or end that has at least OWN_PIECE_VALUES of them."""
+    for _, first, end in owners:
+        if end - first >= OWN_PIECE_VALUES and end > start:
+            return first if first > start else end
+    return n_values
+
+
 def sum_parts(
     rt: Runtime,
     wire: Wire,
@@ -166,8 +179,10 @@ def sum_parts(
         agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
             returned operations fail, too.
         has_own_slot (bool): use a slot of n_values values if :meth:`Slots.own` has one.
-        owners: for a collective that moves values, whose values the memory consists of. If the
-            values of one of these workers are missing, the operations fail.
+        owners: for a collective that moves values, whose values the memory consists of, in the
+            order of the memory. Pieces end where large values of a worker end, so that only one
+            worker sends bytes of such a piece. If the values of one of these workers are missing,
+            the operations fail.
         priority (int): memory with a larger priority is sent first.
         piece_values (int, optional): largest number of values to request for one piece from
             :meth:`Slots.piece`; None: no limit except the largest of bps._slots.PIECES.
@@ -178,8 +193,9 @@ def sum_parts(
     operations, start, kind = [], 0, wire if isinstance(wire, str) else NAMES[wire]
     while start < n_values:
         slot = rt.slots.own(kind, op, n_values) if has_own_slot and start == 0 else None
-        slot = slot or rt.slots.piece(kind, op, min(n_values - start, piece_values or n_values))
-        n = min(n_values - start, slot.tensor.n_values)
+        end = _end_of_piece(owners, start, n_values)
+        slot = slot or rt.slots.piece(kind, op, min(end - start, piece_values or n_values))
+        n = min(end - start, slot.tensor.n_values)
         pieces = list(overlap(given, start, n))
         if not pieces:
             slot.tensor.abstain(op, priority)

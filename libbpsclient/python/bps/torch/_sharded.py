@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from bps._library import AVG, SUM
-from bps._operation import Operation
 from bps._runtime import Runtime
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._bucket import flat_like
 from bps.torch._handle import Handle
 from bps.torch._memory import check_device, described_type, wire_dtype
-from bps.torch._parts import MOVE, Part, as_bytes, consecutive, overlap, scatter_sums, sum_parts
+from bps.torch._parts import (
+    MOVE,
+    Part,
+    as_bytes,
+    consecutive,
+    length,
+    overlap,
+    scatter_sums,
+    sum_parts,
+)
 
 # Optimizers whose update of an element depends on other elements of its parameter, or that need
 # parameters of a certain shape
 REFUSED = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
+# Number of buckets that are reduced before the first one is updated and gathered
+AHEAD = 3
 
 
 def _storage(param: torch.Tensor) -> torch.Tensor:
@@ -34,64 +45,94 @@ def _storage(param: torch.Tensor) -> torch.Tensor:
 
 
 class _Bucket:
-    """Parameters of one group, one type and one device, as one vector. Each worker updates an equal
-    part of the vector, its shard.
+    """A part of the vector of a :class:`_Vector`. Each worker updates an equal part of the bucket,
+    its shard.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        vector (_Vector): the vector.
+        start, n (int): the bucket's first value in the vector, and its number of values.
+
+    Attributes:
+        shard (Parameter): this worker's part. If the bucket cannot be divided, zeros are appended.
+        optimizer (Optimizer): updates the shard; set by :class:`ShardedOptimizer`.
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, rt: Runtime, vector: _Vector, start: int, n: int) -> None:
+        self._start, self._n = start, n
+        self._n_shard, self._rank, self._size = -(-n // rt.job.size), rt.job.rank, rt.job.size
+        first = vector.params[0]
+        self.shard = torch.nn.Parameter(
+            torch.zeros(self._n_shard, dtype=first.dtype, device=first.device)
+        )
+        self.shard.grad = torch.zeros_like(self.shard)
+        self._text = f"values {start} to {start + n} of {vector.text}"
+
+    def _within(self, parts: Sequence[Part]) -> list[Part]:
+        """Return what parts of the vector have of this bucket."""
+        return [(where.start, piece) for where, piece in overlap(parts, self._start, self._n)]
+
+    def take(self, parts: Sequence[Part], into: torch.Tensor) -> None:
+        """Copy this worker's part of the bucket out of parts of the vector."""
+        for where, piece in overlap(self._within(parts), self._rank * self._n_shard, self._n_shard):
+            into[where] = piece
+
+    def reduce(self, rt: Runtime, grads: Sequence[Part]) -> Handle:
+        """Submit gradients, which are parts of the vector. The gradient of the shard becomes their
+        average over the workers."""
+        wire, taken = wire_dtype(self.shard.dtype), self.shard.grad
+        assert taken is not None
+        given, agreement = self._within(grads), rt.agree("ShardedOptimizer.step", self._text)
+        if rt.slots.may_shard():
+            parts = scatter_sums(rt, wire, AVG, given, taken, agreement)
+        else:
+            n, at = self._n_shard * self._size, self._rank * self._n_shard
+            whole = (given, [(at, taken)], n, agreement)
+            parts = sum_parts(rt, wire, AVG, *whole, has_own_slot=True)
+        return Handle(None, [agreement, *parts])
+
+    def gather(self, rt: Runtime, mine: torch.Tensor, parts: Sequence[Part]) -> Handle:
+        """Submit this worker's part of the bucket. The bucket is written to parts of the vector."""
+        n, item = self._n_shard * mine.element_size(), mine.element_size()
+        given = [(self._rank * n, as_bytes(mine.detach()))]
+        taken = [(at * item, as_bytes(flat)) for at, flat in self._within(parts)]
+        owners = [(rank, rank * n, rank * n + n) for rank in range(self._size)]
+        agreement = rt.agree("ShardedOptimizer.gather", self._text)
+        options: dict[str, Any] = {"owners": owners, **MOVE}
+        whole = (given, taken, n * self._size, agreement)
+        return Handle(None, [agreement, *sum_parts(rt, torch.uint8, SUM, *whole, **options)])
+
+
+class _Vector:
+    """Parameters of one group, one type and one device, one after the other.
 
     Args:
         rt (Runtime): the workers that take part.
         params (list of Parameter): the parameters.
+        bucket_bytes (int): size of a bucket.
 
     Attributes:
-        shard (Parameter): this worker's part of the vector. If the vector cannot be divided, zeros
-            are appended.
+        parts: the parameters' memory, as parts of the vector.
+        buckets (list of _Bucket): the vector, in buckets of equal sizes except the last one.
     """
 
-    def __init__(self, rt: Runtime, params: list[torch.Tensor]) -> None:
-        self.params = params
-        self.parts = consecutive([_storage(p) for p in params])
-        n = sum(p.numel() for p in params)
-        n_shard = -(-n // rt.job.size)
-        self._rank, self._size, self._n_shard = rt.job.rank, rt.job.size, n_shard
-        self.shard = torch.nn.Parameter(
-            torch.zeros(n_shard, dtype=params[0].dtype, device=params[0].device)
-        )
-        self.shard.grad = torch.zeros_like(self.shard)
+    def __init__(self, rt: Runtime, params: list[torch.Tensor], bucket_bytes: int) -> None:
+        self.params, self.parts = params, consecutive([_storage(p) for p in params])
         layout = zlib.crc32(repr([(*p.shape, *p.stride()) for p in params]).encode())
-        text = f"{len(params)} parameters of {described_type(params[0].dtype)}"
-        self._text = f"{text}, {n} values (layout {layout:x})"
+        n, each = length(self.parts), max(1, bucket_bytes // params[0].element_size())
+        kind = f"{len(params)} parameters of {described_type(params[0].dtype)}"
+        self.text = f"{kind} with {n} values (layout {layout:x})"
+        self.buckets = [_Bucket(rt, self, at, min(each, n - at)) for at in range(0, n, each)]
 
-    def take(self, parts: Iterable[Part], into: torch.Tensor) -> None:
-        """Copy this worker's part of a vector, which consists of ``parts``."""
-        for where, piece in overlap(list(parts), self._rank * self._n_shard, self._n_shard):
-            into[where] = piece
-
-    def reduce(self, rt: Runtime) -> list[Operation]:
-        """Submit the gradients. Their average over the workers, of this worker's part, is written
-        to the gradient of the shard."""
-        given = [
+    def gradients(self) -> list[Part]:
+        """Return the gradients as parts of the vector."""
+        return [
             (at, flat_like(param, param.grad))
             for (at, _), param in zip(self.parts, self.params)
             if param.grad is not None
         ]
-        wire, taken = wire_dtype(self.shard.dtype), self.shard.grad
-        assert taken is not None
-        agreement = rt.agree("ShardedOptimizer.step", self._text)
-        if rt.slots.may_shard():
-            return [agreement, *scatter_sums(rt, wire, AVG, given, taken, agreement)]
-        n, at = self._n_shard * self._size, self._rank * self._n_shard
-        whole = (given, [(at, taken)], n, agreement)
-        return [agreement, *sum_parts(rt, wire, AVG, *whole, has_own_slot=True)]
-
-    def gather(self, rt: Runtime, mine: torch.Tensor, parts: Iterable[Part]) -> list[Operation]:
-        """Submit this worker's part of a vector. The whole vector is written to ``parts``."""
-        n = self._n_shard * mine.element_size()
-        given = [(self._rank * n, as_bytes(mine.detach()))]
-        taken = [(at * mine.element_size(), as_bytes(flat)) for at, flat in parts]
-        owners = [(rank, rank * n, rank * n + n) for rank in range(self._size)]
-        agreement = rt.agree("ShardedOptimizer.gather", self._text)
-        options: dict[str, Any] = {"has_own_slot": True, "owners": owners, **MOVE}
-        whole = (given, taken, n * self._size, agreement)
-        return [agreement, *sum_parts(rt, torch.uint8, SUM, *whole, **options)]
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -112,6 +153,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         optimizer_class (type): a class of ``torch.optim`` that updates each element by the history
             of this element alone, such as SGD, Adam or AdamW.
         process_set (ProcessSet): the workers that take part.
+        bucket_bytes (int): the gradients are sent in buckets of this size. While one bucket is
+            reduced, the parameters of another one are gathered.
         **defaults: options of ``optimizer_class``.
 
     Raises:
@@ -139,6 +182,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         params: Iterable[Any],
         optimizer_class: type[torch.optim.Optimizer],
         process_set: ProcessSet = global_process_set,
+        bucket_bytes: int = 2 << 20,
         **defaults: Any,
     ) -> None:
         if optimizer_class.__name__ in REFUSED:
@@ -150,21 +194,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self._process_set = process_set
         rt = process_set.runtime()
-        self._buckets: list[list[_Bucket]] = [self._divide(rt, g) for g in self.param_groups]
-        groups = [
-            {**group, "params": [bucket.shard for bucket in buckets]}
-            for group, buckets in zip(self.param_groups, self._buckets)
-        ]
-        self._inner = optimizer_class(groups, **defaults)
-        for group, inner in zip(self.param_groups, self._inner.param_groups):
-            for name, value in inner.items():
-                group.setdefault(name, value)
+        self._vectors = [self._divide(rt, g, bucket_bytes) for g in self.param_groups]
+        for group, vectors in zip(self.param_groups, self._vectors):
+            options = {name: value for name, value in group.items() if name != "params"}
+            for bucket in itertools.chain(*(vector.buckets for vector in vectors)):
+                bucket.optimizer = optimizer_class([{"params": [bucket.shard], **options}])
+                for name, value in bucket.optimizer.param_groups[0].items():
+                    group.setdefault(name, value)
         self._consolidated: dict[str, Any] | None = None
         self._is_built = True
 
     @staticmethod
-    def _divide(rt: Runtime, group: dict[str, Any]) -> list[_Bucket]:
-        """Return buckets with all parameters of a group."""
+    def _divide(rt: Runtime, group: dict[str, Any], bucket_bytes: int) -> list[_Vector]:
+        """Return vectors with all parameters of a group."""
         kinds: dict[Any, list[torch.Tensor]] = {}
         for param in group["params"]:
             check_device(param)
@@ -173,7 +215,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     f"ShardedOptimizer needs floating-point parameters, not {param.dtype}"
                 )
             kinds.setdefault((param.dtype, param.device), []).append(param)
-        return [_Bucket(rt, params) for params in kinds.values()]
+        return [_Vector(rt, params, bucket_bytes) for params in kinds.values()]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. Only the constructor may do this.
@@ -187,16 +229,42 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
         super().add_param_group(param_group)
 
-    def _all(self) -> list[_Bucket]:
-        return list(itertools.chain(*self._buckets))
+    def _all(self) -> Iterator[tuple[dict[str, Any], _Vector, _Bucket]]:
+        """Yield each bucket, with its group and its vector."""
+        for group, vectors in zip(self.param_groups, self._vectors):
+            for vector in vectors:
+                for bucket in vector.buckets:
+                    yield group, vector, bucket
 
-    def _run(self, submit: Callable[[Runtime, _Bucket], list[Operation]]) -> None:
-        """Submit an operation for each bucket, and wait for all of them."""
+    def _exchange(self) -> None:
+        """Reduce, update and gather each bucket. AHEAD buckets are reduced in advance, so that both
+        directions of the network are busy."""
         rt = self._process_set.runtime()
-        with rt.submission():
-            handles = [Handle(None, submit(rt, bucket)) for bucket in self._all()]
-        for handle in handles:
+        grads = {id(v): v.gradients() for vectors in self._vectors for v in vectors}
+        todo = list(self._all())
+        reduced: collections.deque[Handle] = collections.deque()
+        gathered: list[Handle] = []
+        for i in range(len(todo) + AHEAD):
+            if i < len(todo):
+                _, vector, bucket = todo[i]
+                with rt.submission():
+                    reduced.append(bucket.reduce(rt, grads[id(vector)]))
+            if i >= AHEAD:
+                group, vector, bucket = todo[i - AHEAD]
+                reduced.popleft().wait()
+                self._update(group, vector, bucket)
+                with rt.submission():
+                    gathered.append(bucket.gather(rt, bucket.shard, vector.parts))
+        for handle in gathered:
             handle.wait()
+
+    @staticmethod
+    def _update(group: dict[str, Any], vector: _Vector, bucket: _Bucket) -> None:
+        """Update the shard of a bucket."""
+        options = {name: value for name, value in group.items() if name != "params"}
+        bucket.optimizer.param_groups[0].update(options)
+        bucket.take(vector.parts, bucket.shard)  # the program may have changed the parameters
+        bucket.optimizer.step()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Average the gradients over the workers, update the parameters, and send them.
@@ -218,13 +286,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self._run(lambda rt, bucket: bucket.reduce(rt))
-            for mine, inner in zip(self.param_groups, self._inner.param_groups):
-                inner.update({name: value for name, value in mine.items() if name != "params"})
-            for bucket in self._all():  # the program may have changed the parameters
-                bucket.take(bucket.parts, bucket.shard)
-            self._inner.step()
-            self._run(lambda rt, bucket: bucket.gather(rt, bucket.shard, bucket.parts))
+            self._exchange()
         self._consolidated = None
         return loss
 
@@ -237,26 +299,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
         numbers = {
             id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])
         }
-        for bucket in self._all():
-            of_shard = self._inner.state.get(bucket.shard, {})
-            for param in bucket.params if of_shard else ():
-                result["state"][numbers[id(param)]] = {}
-            for name, value in of_shard.items():
-                each = [value] * len(bucket.params)
-                if isinstance(value, torch.Tensor) and value.shape == bucket.shard.shape:
-                    each = [torch.empty_like(p, dtype=value.dtype) for p in bucket.params]
-                    parts = consecutive([_storage(one) for one in each])
-                    self._gather_one(bucket, value, parts)
-                for param, one in zip(bucket.params, each):
-                    one = one.clone() if isinstance(one, torch.Tensor) else one
-                    result["state"][numbers[id(param)]][name] = one
-        self._consolidated = result
-
-    def _gather_one(self, bucket: _Bucket, value: torch.Tensor, parts: list[Part]) -> None:
         rt = self._process_set.runtime()
-        with rt.submission():
-            handle = Handle(None, bucket.gather(rt, value, parts))
-        handle.wait()
+        for _, vector, bucket in self._all():
+            for name, value in bucket.optimizer.state.get(bucket.shard, {}).items():
+                states = [result["state"].setdefault(numbers[id(p)], {}) for p in vector.params]
+                if not isinstance(value, torch.Tensor) or value.shape != bucket.shard.shape:
+                    for state in states:  # a number of steps
+                        state[name] = value.clone() if isinstance(value, torch.Tensor) else value
+                    continue
+                for state, param in zip(states, vector.params):
+                    state.setdefault(name, torch.empty_like(param, dtype=value.dtype).detach())
+                parts = consecutive([_storage(state[name]) for state in states])
+                with rt.submission():
+                    handle = bucket.gather(rt, value, parts)
+                handle.wait()
+        self._consolidated = result
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the last :meth:`consolidate_state_dict`, in the form of
@@ -289,28 +346,28 @@ class ShardedOptimizer(torch.optim.Optimizer):
         ids = [i for group in groups for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         of_param = {id(p): states[i] for i, p in zip(ids, params) if i in states}
-        for bucket in self._all():
-            known = [of_param.get(id(p), {}) for p in bucket.params]
-            self._inner.state[bucket.shard] = {
-                name: self._own_part(bucket, name, [one.get(name) for one in known])
+        for _, vector, bucket in self._all():
+            known = [of_param.get(id(p), {}) for p in vector.params]
+            bucket.optimizer.state[bucket.shard] = {
+                name: self._own_part(vector, bucket, name, [one.get(name) for one in known])
                 for name in known[0]
             }
         self._consolidated = None
 
     @staticmethod
-    def _own_part(bucket: _Bucket, name: str, values: list[Any]) -> Any:
+    def _own_part(vector: _Vector, bucket: _Bucket, name: str, values: list[Any]) -> Any:
         """Return this worker's part of the state `name` of all parameters of a bucket."""
         first = values[0]
         if not isinstance(first, torch.Tensor):
             return first
         if name == "step":  # the same for all parameters
             return first.clone()
-        if any(v is None or v.shape != p.shape for v, p in zip(values, bucket.params)):
+        if any(v is None or v.shape != p.shape for v, p in zip(values, vector.params)):
             raise ValueError("the state is that of parameters of other shapes")
         part = torch.zeros_like(bucket.shard, dtype=first.dtype, requires_grad=False)
         flats = [
             _storage(torch.empty_like(p, dtype=v.dtype).copy_(v))
-            for v, p in zip(values, bucket.params)
+            for v, p in zip(values, vector.params)
         ]
         bucket.take(consecutive(flats), part)
         return part
