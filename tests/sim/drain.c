@@ -181,7 +181,6 @@ void drains_draw(struct sim *s)
 	struct sim_options *o = &s->o;
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
-	o->has_old_plans = o->ctl_again_permille > 0;
 	/* If `has_deaf` is set, the only fault is that agents are cut off from the scheduler. This
 	 * fault must not end a job. But a server that stops does not wait for the agents that are
 	 * cut off, and would end their jobs. So no server stops if `has_deaf` is set. */

@@ -217,6 +217,7 @@ void options_draw(struct sim *s)
 		o->has_greedy = s->seed % 32 == 17;
 		guests_draw(s);
 	}
+	o->has_old_plans = o->ctl_again_permille > 0;
 	draw_blocks(s);
 	draw_abstentions(s);
 	values_draw(s);

@@ -100,7 +100,7 @@ void times_check(struct sim *s, const struct sim_end *to, const struct wire_msg 
 
 	/* A duplicate of an old plan gives a server its partitions back, under their old pgen.
 	 * Arrivals from before then do not count. Real connections never duplicate plans. */
-	if (s->o.ctl_again_permille)
+	if (s->o.has_old_plans)
 		return;
 	if (m->type == WIRE_RESULT && to == &to->pipe->agent)
 		r = arrivals_of_message(s, m);
