@@ -224,8 +224,9 @@ everything:
 .PHONY: everything
 
 # Target `matrix` injects every kind of fault into real processes of every kind. The target needs
-# root, because it makes network namespaces. With FM_TYPE=q8 or q4 in the environment, the tensors
-# of its jobs are blocks.
+# root, because it makes network namespaces. FM_TYPE in the environment chooses the kind of its
+# jobs' tensors: blocks (q8, q4), tensors in shards (shards), workers that abstain (abstain), values
+# with a bound (value).
 REPEAT	?= 20
 SHARD	?= 1/1
 MATRIX_MINUTES ?= 55

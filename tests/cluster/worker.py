@@ -13,11 +13,12 @@ import devices
 import devices_more
 import forks
 import sharders
+import steady
 import steppers
 import valuers
 import workers
 
-MODULES = (abstainers, devices, devices_more, sharders, steppers, valuers, workers)
+MODULES = (abstainers, devices, devices_more, sharders, steady, steppers, valuers, workers)
 
 
 def function_named(name):

@@ -93,9 +93,9 @@ class Trainer:
                 os.dup2(fd, 1)
                 os.dup2(fd, 2)
                 os.environ.update(env)
-                import workers
+                import steady
 
-                workers.steady(**args)
+                steady.steady(**args)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -237,7 +237,7 @@ def main():
     os.environ["BPS_BUILD"] = str(args.build.resolve())
     os.environ["BPS_LIBRARY"] = str(args.build.resolve() / "libbpsclient.so.0")
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import workers  # import the module once, before trainers are forked
+    import steady  # import the module once, before trainers are forked
     from lab import LabCluster
 
     c = LabCluster(agents=1, servers=1)

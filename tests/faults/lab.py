@@ -489,8 +489,16 @@ def bpsctl_says(cluster, word):
         return f"{e}\n"
 
 
+def kind_for(options):
+    """Return the kind of a job's tensors: $FM_TYPE, unless the job's options forbid it."""
+    kind = os.environ.get("FM_TYPE") or "i64"
+    refused = {"shards": ("on_agent_loss", "elastic", "backup"), "abstain": (),
+               "value": ("elastic", "backup", "deterministic")}  # fmt: skip
+    return "i64" if any(options.get(name) for name in refused.get(kind, ())) else kind
+
+
 class Steady:
-    """A job whose workers run the function workers.steady, and the results of these workers."""
+    """A job whose workers run the function steady.steady, and the results of these workers."""
 
     def __init__(self, cluster, workers, placement, args):
         self.c = cluster
@@ -498,7 +506,7 @@ class Steady:
         self.stop_file = cluster.dir / f"stop-{self.n_jobs}"
         self.progress = cluster.dir / f"rounds-{self.n_jobs}"
         env = args.pop("env", None)
-        args.setdefault("dtype", os.environ.get("FM_TYPE") or "i64")  # make matrix FM_TYPE=q8
+        args.setdefault("dtype", kind_for(args.get("options") or {}))
         self.faults = args.get("faults") or {}
         self.workers = cluster.start_job(
             "steady",
