@@ -1,4 +1,4 @@
-"""A worker that runs rounds and checks every result until it is told to stop (tests/faults)."""
+"""A worker that runs rounds and checks every result until it must stop (tests/faults)."""
 
 import os
 import time

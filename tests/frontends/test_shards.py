@@ -178,8 +178,11 @@ def same(model, other):
     )
 
 
+@pytest.mark.parametrize("sums", ["shards", "whole sums"])
 @pytest.mark.parametrize("way", WAYS)
-def test_training_is_that_of_one_worker(way):
+def test_training_is_that_of_one_worker(way, sums, monkeypatch):
+    if sums == "whole sums":  # as in a job that goes on without a machine
+        monkeypatch.setattr(_slots.Slots, "may_shard", lambda slots: False)
     kind, options = WAYS[way]
     alone, model = network(), network()
     train(alone, kind(grouped(alone), **options), slice(None), 5)
