@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/base/error.h"
 
 /* Time in seconds. The exit code is 1 if a worker is behind and has submitted nothing for longer
  * than this. */
@@ -16,9 +17,11 @@
 
 /* ---- one job ---- */
 
-static bool is_worker_left_or_behind(json_t *w)
+/* A worker of an asynchronous job may be behind: this is no reason to name it. */
+static bool is_worker_left_or_behind(json_t *job, json_t *w)
 {
-	return json_is_false(json_object_get(w, "attached")) || cell_num(w, "behind") > 0;
+	return json_is_false(json_object_get(w, "attached")) ||
+	       (cell_num(w, "behind") > 0 && !cell_is_asynchronous(job));
 }
 
 static int screen_job_exit_code(json_t *root)
@@ -32,7 +35,7 @@ static int screen_job_exit_code(json_t *root)
 		json_array_size(json_object_get(root, "missing")) || cell_count_problems(root))
 		return 1;
 	json_array_foreach (json_object_get(root, "workers"), i, w)
-		if (is_worker_left_or_behind(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S)
+		if (is_worker_left_or_behind(job, w) && cell_sec(w, "quiet_s") > QUIET_LONG_S)
 			return 1;
 	return 0;
 }
@@ -46,9 +49,12 @@ static void print_job_pace(FILE *out, json_t *pace)
 
 	if (!json_is_object(pace))
 		return;
-	fprintf(out, "  round %s   %s steps/s   push %s GB/s   wait %s ms (p50/p99)\n",
+	fprintf(out, "  round %s   %s steps/s   push %s GB/s",
 		cell_count(cell_num(pace, "round")).s, cell_rate(cell_sec(pace, "steps_s")).s,
-		cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s, cell_wait_percentiles(pace).s);
+		cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s);
+	if (cell_num(pace, "rounds"))
+		fprintf(out, "   wait %s ms (p50/p99)", cell_wait_percentiles(pace).s);
+	putc('\n', out);
 	if (json_is_object(slowest))
 		fprintf(out, "  last in %.0f %% of the rounds: agent %.24s on %.24s, %s\n",
 			100 * (share < 1 ? share : 1), cell_str(slowest, "agent").s,
@@ -135,6 +141,24 @@ static void print_job_changes(FILE *out, json_t *job)
 			cell_num(job, "backup"));
 }
 
+/* Show how far workers may be ahead of others. The round and the steps of the pace are those of the
+ * slowest machine. */
+static void print_job_staleness(FILE *out, json_t *job)
+{
+	json_t *stale = json_object_get(json_object_get(job, "values"), "stale");
+
+	if (!cell_is_asynchronous(job))
+		return;
+	if (json_is_integer(stale))
+		fprintf(out,
+			"  asynchronous: a worker may be %" JSON_INTEGER_FORMAT
+			" round%s ahead of another one\n",
+			json_integer_value(stale),
+			plural_suffix_of((uint64_t)json_integer_value(stale)));
+	else
+		fprintf(out, "  asynchronous: no worker waits for another one\n");
+}
+
 /* Print the element types in which the tensors are sent, with the bytes of each. */
 static void print_job_types(FILE *out, json_t *types)
 {
@@ -164,6 +188,7 @@ static void print_job_header(FILE *out, json_t *job)
 		json_array_size(json_object_get(job, "agents")), cell_num(job, "tensors"),
 		cell_size(cell_num(job, "bytes")).s, cell_num(job, "partitions"));
 	print_job_types(out, json_object_get(job, "bytes_by_type"));
+	print_job_staleness(out, job);
 	print_job_pace(out, json_object_get(job, "pace"));
 	print_job_changes(out, job);
 	if (cell_num(job, "undeclared"))
@@ -192,14 +217,14 @@ static void print_missing_ranks(FILE *out, json_t *job)
 	putc('\n', out);
 }
 
-static void print_left_or_behind_workers(FILE *out, json_t *workers)
+static void print_left_or_behind_workers(FILE *out, json_t *job, json_t *workers)
 {
 	char text[320];
 	size_t i, n = 0;
 	json_t *w;
 
 	json_array_foreach (workers, i, w) {
-		if (!is_worker_left_or_behind(w) || n++ >= 8)
+		if (!is_worker_left_or_behind(job, w) || n++ >= 8)
 			continue;
 		if (json_is_false(json_object_get(w, "attached")))
 			snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
@@ -274,7 +299,7 @@ int screen_job(FILE *out, json_t *root)
 	print_job_header(out, job);
 	cell_print_problems(out, root);
 	print_missing_ranks(out, job);
-	print_left_or_behind_workers(out, workers);
+	print_left_or_behind_workers(out, job, workers);
 	print_agent_answers(out, root);
 	print_steps(out, root);
 	print_worker_table(out, workers);

@@ -162,6 +162,8 @@ static void job_slowest_cell(json_t *j, char ret[32])
 	if (cell_is(j, "state", "forming"))
 		snprintf(ret, 32, "%" PRIu64 " of %" PRIu64 " joined", cell_num(j, "joined"),
 			cell_num(j, "size"));
+	else if (cell_is_asynchronous(j))
+		snprintf(ret, 32, "asynchronous");
 	else if (cell_sec(slowest, "lag_s") >= 0.0005)
 		snprintf(ret, 32, "%.10s %.9s", cell_str(slowest, "host").s,
 			cell_slowest_lag(slowest).s);

@@ -5,17 +5,13 @@
 
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/base/error.h"
 
 #define NAMED_MAX 8
 
 static bool is_wait_delayed(json_t *wait)
 {
 	return cell_is(wait, "why", "join") || cell_sec(wait, "s") >= SCREEN_STUCK_S;
-}
-
-static const char *plural_suffix_of(uint64_t n)
-{
-	return n == 1 ? "" : "s";
 }
 
 static void print_omitted_count(FILE *out, uint64_t all, size_t shown)

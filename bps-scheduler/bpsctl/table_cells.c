@@ -142,6 +142,14 @@ struct table_cell cell_wait_percentiles(json_t *pace)
 	return c;
 }
 
+bool cell_is_asynchronous(json_t *job)
+{
+	json_t *values = json_object_get(job, "values");
+
+	return json_is_object(values) &&
+	       (json_is_null(json_object_get(values, "stale")) || cell_num(values, "stale") > 0);
+}
+
 struct table_cell cell_slowest_lag(json_t *slowest)
 {
 	struct table_cell c;

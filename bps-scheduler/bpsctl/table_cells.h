@@ -36,6 +36,8 @@ struct table_cell cell_rate(double v);
 /* Format the waiting times in a job's `pace`: the median and the 99th percentile in ms, such as
  * "12/55". The text has at most 15 columns. */
 struct table_cell cell_wait_percentiles(json_t *pace);
+/* Return whether the workers of a job may be ahead of each other. */
+bool cell_is_asynchronous(json_t *job);
 /* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */
 struct table_cell cell_slowest_lag(json_t *slowest);
 /* Return the state of a member. A member that is up may also be "drained", "draining" (the member

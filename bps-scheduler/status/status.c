@@ -222,6 +222,29 @@ static json_t *bytes_by_type_json(const struct sched_job *j)
 	return o;
 }
 
+/* Describe the job's values, whose bound lets workers be ahead of others; null: there are none. */
+static json_t *job_values_json(const struct sched_job *j)
+{
+	uint32_t n = 0, stale = 0;
+	json_t *o;
+
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		const struct tensor_shape *shape = &j->placed[i]->shape;
+
+		if (shape->mode != MODE_VALUE)
+			continue;
+		n++;
+		stale = shape->stale > stale ? shape->stale : stale;
+	}
+	if (!n)
+		return json_null();
+	o = json_object();
+	status_put_num(o, "tensors", n);
+	json_object_set_new(
+		o, "stale", stale == STALE_UNBOUNDED ? json_null() : json_integer(stale));
+	return o;
+}
+
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j)
 {
@@ -264,6 +287,7 @@ json_t *status_job_brief(
 	status_put_num(o, "undeclared", j->n_tensors - j->n_placed);
 	status_put_num(o, "bytes", j->bytes);
 	json_object_set_new(o, "bytes_by_type", bytes_by_type_json(j));
+	json_object_set_new(o, "values", job_values_json(j));
 	status_put_num(o, "partitions", parts);
 	status_put_num(o, "waiting_partitions", j->n_orphans);
 	json_object_set_new(o, "has_token", json_boolean(j->has_token));

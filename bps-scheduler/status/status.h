@@ -17,9 +17,11 @@
  *     quota_bytes connections trainers same_host{state connections received_bytes}
  *     partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down
  * jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes
- *     bytes_by_type{"f32": n, ...} partitions waiting_partitions missing_ranks[at most 8] agents_up
+ *     bytes_by_type{"f32": n, ...} values{tensors stale|null}|null partitions
+ *     waiting_partitions missing_ranks[at most 8] agents_up
  *     pace{round steps_s push_bytes_s rounds wait_p50_s wait_p99_s
  *         slowest{agent host share lag_s is_straggler}|null}|null}]
+ *                 values: those whose mode is value; stale: their largest bound, null: none
  *                 state: forming, running; pace: from the last reports of the job's servers
  * ended[{id name uid state state_s size code text}]    the last 64 jobs that ended
  *

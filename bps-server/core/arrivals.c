@@ -20,15 +20,20 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns)
 	return a;
 }
 
+void arrivals_count_rounds(struct arrivals *a, uint64_t n_rounds, uint64_t round, uint64_t bytes)
+{
+	a->rounds += n_rounds;
+	a->bytes += bytes;
+	if (round > a->round)
+		a->round = round;
+}
+
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes)
 {
 	struct arrivals_member *m = &a->members[r->last_member];
 
-	a->rounds++;
-	a->bytes += bytes;
-	if (round > a->round)
-		a->round = round;
+	arrivals_count_rounds(a, 1, round, bytes);
 	if (r->n != a->n_live || a->n_live < 2)
 		return;
 	histogram_add(&a->wait, r->last_ns - r->first_ns);

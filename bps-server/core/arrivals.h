@@ -105,7 +105,10 @@ uint32_t arrivals_known_us(uint64_t ns);
 /* Create the arrival figures of a job. The caller fills in the members' agents, and frees the
  * result with free(). NULL: out of memory. */
 struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
-/* Record that the round is complete. bytes: size of all its contributions. */
+/* Count n_rounds complete rounds of a partition, the last of which is `round`. bytes: size of all
+ * their contributions. */
+void arrivals_count_rounds(struct arrivals *a, uint64_t n_rounds, uint64_t round, uint64_t bytes);
+/* Count a complete round, and record its times. bytes: size of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
 /* Record that a round with backup machines ended without this member. is_first: this is the first

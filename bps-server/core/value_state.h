@@ -31,6 +31,7 @@ struct srv_value {
 	struct srv_core *core;
 	struct srv_part *part;
 	uint64_t version;      /* number of deltas that were added */
+	uint64_t counted;      /* last round that is counted in the job's figures */
 	uint64_t held_version; /* GATHER: newest version that a member has */
 	unsigned n_spoken;
 	struct seat_list staged; /* deltas to add */

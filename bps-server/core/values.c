@@ -175,6 +175,19 @@ void values_peer_down(struct srv_core *core, const struct srv_peer *peer)
 
 /* ---- deltas ---- */
 
+/* Count the rounds whose last delta has just been added. With a staleness, members are in different
+ * rounds, so no times of arrivals are recorded. */
+static void value_count_rounds(struct srv_value *v)
+{
+	struct srv_part *part = v->part;
+	uint64_t round = value_round_of_slowest(v), n = round - v->counted;
+
+	if (round <= v->counted)
+		return;
+	arrivals_count_rounds(part->job->arrivals, n, round, n * part->n_live * part->bytes);
+	v->counted = round;
+}
+
 static void seat_count_delta(struct seat *seat)
 {
 	struct srv_value *v = seat->part->value;
@@ -185,6 +198,7 @@ static void seat_count_delta(struct seat *seat)
 	/* a member without a connection asks again when it has reconnected */
 	m->asked = seat->peer ? m->applied : 0;
 	v->version++;
+	value_count_rounds(v);
 	value_check_owed(v);
 }
 
@@ -305,6 +319,7 @@ void value_begin_live(struct srv_core *core, struct slot *slot)
 	for (unsigned i = 0; i < v->part->n_seats; i++)
 		v->members[i].applied =
 			member_count_applied(&v->members[i], &slot->contributors, i);
+	v->counted = value_round_of_slowest(v);
 	slot_set_state(core, slot, SLOT_DONE);
 	value_confirm_holds(v);
 }

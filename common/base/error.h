@@ -7,6 +7,7 @@
  * An error that a person will read also has a text: struct err_text. The function that detects the
  * error writes the text: what failed, on what object, why, and what to do next. */
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #define BPS_ERRORS(X)                                                                              \
@@ -70,6 +71,12 @@ const char *err_name(int code);
  * does not fit is cut. err may be NULL. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Return what a text appends to a noun after the number n: "1 worker", "2 workers". */
+static inline const char *plural_suffix_of(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
 
 /* Write the variable arguments of the calling function to the array `buf`, in the format of `fmt`,
  * its last named parameter. A text that does not fit is cut. */

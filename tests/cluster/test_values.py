@@ -9,6 +9,7 @@ import bps
 import pytest
 import rawclient
 from keeper import Job, kept_cluster
+from screens import document, show
 
 
 @pytest.mark.parametrize("stale", [0, 1, 3, None])
@@ -145,6 +146,28 @@ def test_other_operation_of_a_hostile_trainer_leaves_other_jobs_alone(cluster, m
     t.submit(0, op=rawclient.MAX)
     assert t.is_dropped()
     assert "broke the protocol" not in c.servers[0].log.read_text()
+
+
+@pytest.mark.parametrize(("stale", "text"), [(None, "no worker waits"), (500, "be 500 rounds")])
+def test_operators_see_the_progress_of_an_asynchronous_job(cluster, stale, text):
+    c = cluster(agents=2, servers=1)
+    stop = c.dir / "stop"
+    started, rounds = c.start_running("strolling", 2, {"stop": str(stop), "stale": stale})
+    c.wait_for(
+        "the rounds of the slower worker are counted",
+        lambda: ((c.scheduler.status()["jobs"][0]["pace"]) or {}).get("steps_s", 0) > 1,
+    )
+    ahead = rounds.rounds()
+    doc = document(c, "job", "job1")
+    assert doc["job"]["values"] == {"tensors": 1, "stale": stale}
+    assert 1 < doc["job"]["pace"]["round"] < ahead, "the round is that of the slowest machine"
+    assert doc["job"]["pace"]["push_bytes_s"] > 2 * 4 * 70_000
+    page = show(c, "job", "job1", status=0)
+    assert "asynchronous: " in page and text in page, page
+    assert "push_pulls behind" not in page and "p50/p99" not in page, page
+    assert "asynchronous" in show(c, "status")
+    stop.touch()
+    c.finish(started)
 
 
 def test_bound_helps_against_stalls(cluster):

@@ -385,6 +385,37 @@ static void got_of_a_failed_job_frees_its_sum(void **state)
 	world_free(w);
 }
 
+static void job_counts_the_rounds_of_the_slowest_member(void **state)
+{
+	struct srv_world *w = VALUE(.n_members = 2, .n_elems = SMALL, .stale = STALE_UNBOUNDED);
+	const struct arrivals *a = TAILQ_FIRST(&w->core->jobs)->arrivals;
+
+	(void)state;
+	begin(w);
+	say_delta(w, 0, 1, 1);
+	settle(w);
+	expect_nothing(w, 0);
+	assert_int_equal(a->rounds, 0);
+	say_delta(w, 1, 1, 1);
+	settle(w);
+	expect_answer(w, 0, 1, 2, 2);
+	expect_answer(w, 1, 1, 2, 2);
+	assert_int_equal(a->rounds, 1);
+	for (uint64_t r = 2; r < 5; r++) {
+		say_delta(w, 0, r, 1);
+		settle(w);
+		expect_answer(w, 0, r, (float)r + 1, r + 1);
+		assert_int_equal(a->round, 1);
+	}
+	say_delta(w, 1, 2, 1);
+	settle(w);
+	expect_answer(w, 1, 2, 6, 6);
+	assert_int_equal(a->round, 2);
+	assert_int_equal(a->rounds, 2);
+	assert_int_equal(a->bytes, 2 * 2 * bytes_of(w));
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -403,6 +434,7 @@ int main(void)
 		cmocka_unit_test(largest_numbers_are_refused),
 		cmocka_unit_test(operation_other_than_sum_fails_the_job),
 		cmocka_unit_test(got_of_a_failed_job_frees_its_sum),
+		cmocka_unit_test(job_counts_the_rounds_of_the_slowest_member),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
