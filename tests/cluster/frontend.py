@@ -3,11 +3,14 @@
 import os
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 
 import bps
 from bps import _arrays, _core, _operation, _ops, _slots
+from bps._asynchronous import ArraySteps
+from bps._values import Bound
 
 
 def frontend_collectives():
@@ -64,6 +67,34 @@ def frontend_differences():
     (again,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
     _core.shutdown()
     return {"codes": codes, "texts": texts, "sums": [float(out[0]), float(again[0])]}
+
+
+def frontend_late_step(ready):
+    """Let the second asynchronous step of rank 0 time out, because rank 1 begins it later. Return
+    the error's code, and the parameters after a third step."""
+    _core.init(timeout=2)
+    rank, code = _core.runtime().job.rank, None
+    steps, w = ArraySteps(Bound(0)), np.zeros(10, "f4")
+
+    def step():
+        (answer,) = steps.exchange(["w"], [w], [w + 1])
+        w[:] = answer
+
+    step()
+    if rank == 0:
+        try:
+            step()
+        except bps.Error as error:
+            code = error.code
+        Path(ready).touch()
+    else:
+        while not os.path.exists(ready):
+            time.sleep(0.01)
+        step()
+    step()
+    _core.shutdown()
+    assert (w == w[0]).all()
+    return [code, float(w[0])]
 
 
 def frontend_late(ready):

@@ -28,6 +28,12 @@ def test_hooks_of_a_training_step_fill_buckets_in_any_order(cluster):
     assert results[0] == results[1] == [[1.5] * 3, [3.0] * 500, [4.5] * 40]
 
 
+def test_a_step_after_a_time_out_goes_on_without_an_error(cluster, tmp_path):
+    results = cluster().run("frontend_late_step", 2, {"ready": str(tmp_path / "ready")})
+    # each of the two workers has added 1 in each of its three steps
+    assert results == [[bps.ETIMEDOUT, 6.0], [None, 6.0]]
+
+
 def test_a_call_that_timed_out_never_gives_later_values_to_another_worker(cluster, tmp_path):
     for sums in cluster().run("frontend_late", 2, {"ready": str(tmp_path / "ready")}):
         assert all(total == 20 * int(i) + 1 for i, total in sums.items()), sums

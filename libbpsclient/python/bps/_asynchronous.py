@@ -128,7 +128,9 @@ class ArraySteps:
         """Send the changes of this worker's step, and return the servers' values. The arrays that
         are returned are valid until the next call.
 
-        The first call sets the values to the parameters `before` of the root.
+        The first call sets the values to the parameters `before` of the root. After a time-out, the
+        changes of that step are sent already, and its answer is not in `before`. So the next call
+        does not check `before`, and sends the changes of the next step.
 
         Args:
             names: names of the parameters for the text of an error, the same ones in each call.
@@ -141,12 +143,11 @@ class ArraySteps:
         """
         before = [np.ascontiguousarray(a).reshape(a.shape) for a in before]
         values = self._open(before, names)
-        was_set = values.is_set
+        is_known = values.is_set and not values.is_in_flight
         values.finish(self._read)
         values.start(self._writer(before), self._read)
-        if not was_set:
-            values.take_broadcasts()
-        elif not values.take_broadcasts():
+        has_received = values.take_broadcasts()
+        if is_known and not has_received:
             self._check(before)
         if not self._is_exact:
             self._largest = [_largest(a) for a in before]

@@ -209,6 +209,11 @@ class Values:
         self._n_pulled = 0  # steps of pull() that are complete
         self._n_received = self._runtime.n_received
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a time-out has ended the wait for a round whose answers are not read yet."""
+        return self._n_awaited > 0
+
     def take_broadcasts(self) -> bool:
         """Return whether this worker has received a broadcast since the last call. Its parameters
         may then be those of another worker, as after the first step of many scripts. The next
