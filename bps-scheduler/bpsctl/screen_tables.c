@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
@@ -128,21 +129,40 @@ int screen_servers(FILE *out, json_t *root)
 	return status;
 }
 
+/* Return the port of the agent's HTTP server, with a star if the server answers only on its own
+ * machine; "-": not known. */
+static struct table_cell cell_http_port(json_t *m)
+{
+	const char *text = json_string_value(json_object_get(m, "http"));
+	struct table_cell c = cell_text("-");
+	struct sockaddr_storage sa;
+	struct addr a;
+	socklen_t len;
+	bool is_local;
+
+	if (!text || addr_parse(&a, text, AGENT_HTTP, NULL) < 0 || a.port == 0)
+		return c;
+	is_local = addr_resolve_numeric(&a, &sa, &len) == 0 &&
+		   sockaddr_is_loopback((const struct sockaddr *)&sa);
+	snprintf(c.s, sizeof(c.s), "%u%s", a.port, is_local ? "*" : "");
+	return c;
+}
+
 int screen_agents(FILE *out, json_t *root)
 {
 	json_t *m;
 	size_t i;
 	int status = 0;
 
-	fprintf(out, "%-12s %-13s %-8s %7s %8s %8s %8s %8s %10s %8s\n", "AGENT", "HOST", "STATE",
-		"PID", "TRAINERS", "RESTARTS", "SENT", "RECEIVED", "NIC GBIT/S", "LAST");
+	fprintf(out, "%-12s %-13s %-8s %7s %8s %8s %6s %8s %10s %8s\n", "AGENT", "HOST", "STATE",
+		"PID", "TRAINERS", "RESTARTS", "HTTP", "SENT", "NIC GBIT/S", "LAST");
 	json_array_foreach (json_object_get(root, "members"), i, m) {
 		fprintf(out,
-			"%-12.12s %-13.13s %-8.8s %7.7s %8.8s %8.8s %8.8s %8.8s %10.10s %8.8s\n",
+			"%-12.12s %-13.13s %-8.8s %7.7s %8.8s %8.8s %6.6s %8.8s %10.10s %8.8s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
-			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
-			cell_size(cell_num(m, "rx_bytes")).s, cell_nic_speed(m).s,
+			cell_digits(m, "restarts").s, cell_http_port(m).s,
+			cell_size(cell_num(m, "tx_bytes")).s, cell_nic_speed(m).s,
 			cell_last_heard(m).s);
 		print_member_notes(out, m);
 		status |= !cell_is(m, "state", "up") && !is_member_drained(m);
@@ -150,8 +170,8 @@ int screen_agents(FILE *out, json_t *root)
 	if (!i)
 		fprintf(out, "(no agent has ever joined)\n");
 	else
-		fprintf(out, "(bpsctl agent HOST:PORT shows one: its setting http, by default "
-			     "127.0.0.1:7304)\n");
+		fprintf(out, "(bpsctl agent HOST:HTTP shows one; *: only on the agent's host, as "
+			     "127.0.0.1:HTTP)\n");
 	return status;
 }
 

@@ -90,6 +90,7 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 	set_owned_string(&m->version, h->version);
 	set_owned_string(&m->provider, h->provider);
 	set_owned_string(&m->domain, machine.domain);
+	set_owned_string(&m->http, h->http ? h->http : "");
 	memset(m->boot_id, 0, sizeof(m->boot_id));
 	if (machine.boot_id)
 		memcpy(m->boot_id, machine.boot_id, sizeof(m->boot_id));
@@ -116,6 +117,7 @@ void sched_member_free(struct sched_member *m)
 	free(m->version);
 	free(m->provider);
 	free(m->domain);
+	free(m->http);
 	free(m->rival);
 	free(m->thread_bytes);
 	free(m->reports);

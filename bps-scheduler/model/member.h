@@ -63,6 +63,7 @@ struct sched_member {
 	char *name, *host, *addr, *version;
 	/* domain and boot id of the machine, from HELLO; empty and all zero: unknown (machine.h) */
 	char *domain;
+	char *http; /* address of the member's HTTP server, from HELLO; "": unknown */
 	uint8_t boot_id[CTL_BOOT_ID_BYTES];
 	/* process on another machine that was refused in favour of this member; may be NULL */
 	struct machine_rival *rival;

@@ -47,7 +47,7 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 		members[i] = (struct ctl_job_member){j->members[i].agent,
 			sched_host_of_member(c, j->members[i].agent), next, 0,
 			j->members[i].is_gone, j->members[i].why ? j->members[i].why : "",
-			j->members[i].since};
+			j->members[i].since, sched_member_by_id(c, j->members[i].agent)->name};
 		next += j->members[i].n_ranks;
 		number[j->members[i].agent] = i;
 	}

@@ -127,6 +127,7 @@ static json_t *member_status_json(const struct sched_core *c, const struct statu
 	status_put_str(o, "host", m->host);
 	status_put_str(o, "addr", m->addr);
 	status_put_num(o, "port", m->port);
+	status_put_str(o, "http", m->http);
 	status_put_num(o, "pid", m->pid);
 	status_put_str(o, "version", m->version);
 	status_put_str(o, "provider", m->provider);

@@ -10,7 +10,7 @@
  * problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
  *                                                      subject "": the cluster
  * muted[{code left_s reason who}]                      these problems do not count in the health
- * members[{id role name host addr port pid version provider instance state state_s quiet_s
+ * members[{id role name host addr port http pid version provider instance state state_s quiet_s
  *     is_quiet why is_drained is_leaving drain_reason drain_who
  *     threads nic_mbps nic_source("set"|"driver"|"measured"|"unknown") measured_mbps
  *     partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes

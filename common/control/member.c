@@ -293,7 +293,8 @@ static void on_member_client_up(void *arg, struct ctlclient *c)
 		.memory_bytes = m->cfg.memory_bytes,
 		.provider = m->cfg.provider,
 		.boot_id = {m->cfg.boot_id, m->cfg.boot_id ? CTL_BOOT_ID_BYTES : 0},
-		.domain = m->cfg.domain};
+		.domain = m->cfg.domain,
+		.http = m->cfg.http};
 	if (m->has_cluster_id)
 		msg.hello.cluster_id = (struct blob){m->cluster_id, sizeof(m->cluster_id)};
 	member_send_immediately(m, &msg);

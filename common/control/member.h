@@ -36,6 +36,9 @@ struct member_config {
 	 * known. They must live as long as the member. */
 	const char *domain;
 	const uint8_t *boot_id;
+	/* Address of this process's HTTP server, as in HELLO. It must live as long as the
+	 * member. */
+	const char *http;
 	struct addr scheduler;
 	struct tls_conf auth; /* credentials; if empty, only a loopback scheduler is allowed */
 	/* Numeric address of the machine in the network of data connections */

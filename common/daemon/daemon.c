@@ -353,6 +353,14 @@ int daemon_start_http_server(
 	return 0;
 }
 
+void daemon_http_address(const struct daemon *d, char ret[static ADDR_TEXT_BYTES])
+{
+	struct addr a = d->opts.http;
+
+	a.port = httpd_port(d->http);
+	addr_format(&a, ret);
+}
+
 void daemon_report_status_line(struct daemon *d)
 {
 	char line[DAEMON_LINE_BYTES] = "";

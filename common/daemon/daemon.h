@@ -122,6 +122,8 @@ int daemon_reload_auth(struct daemon *d, struct err_text *err);
  * for HTTPD_LIVE. The result true means that every loop of the process makes progress. */
 int daemon_start_http_server(
 	struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
+/* Write the address of the HTTP server, such as "127.0.0.1:7304". */
+void daemon_http_address(const struct daemon *d, char ret[static ADDR_TEXT_BYTES]);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
  * second, and send the line when it has changed. `systemctl status` shows the line. */
 int daemon_start_status_reports(

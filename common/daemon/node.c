@@ -166,6 +166,7 @@ static int node_open_member(struct node *n, enum role role, const struct node_op
 		.host = n->host,
 		.domain = n->domain,
 		.boot_id = n->boot_id,
+		.http = n->http,
 		.scheduler = o->scheduler,
 		.auth = n->daemon.auth,
 		.data_addr = o->listen.host,
@@ -267,10 +268,11 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = cards_open_nets(&n->cards, &fc, member_peer_key, &n->member, err);
 	if (rc < 0)
 		return rc;
-	rc = node_open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
+	rc = daemon_start_http_server(&n->daemon, http_ops, ctx, err);
 	if (rc < 0)
 		return rc;
-	rc = daemon_start_http_server(&n->daemon, http_ops, ctx, err);
+	daemon_http_address(&n->daemon, n->http);
+	rc = node_open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
 	return rc < 0 ? rc : node_start_thread_watchdog(n, o->thread_dead_us, http_ops, ctx, err);
 }
 

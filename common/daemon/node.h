@@ -113,6 +113,7 @@ struct node {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 	/* Domain of the host name; "": none, or the name `host` comes from a setting */
 	char domain[CTL_NAME_MAX + 1];
+	char http[ADDR_TEXT_BYTES];         /* address of the HTTP server */
 	uint8_t boot_id[CTL_BOOT_ID_BYTES]; /* id of the machine's boot; all zero: unknown */
 };
 

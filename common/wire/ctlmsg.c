@@ -27,6 +27,7 @@ static const struct field hello_fields[] = {
 	FIELD_STR_(ctl_hello, provider, CTL_NAME_MAX),
 	FIELD_BLOB_(ctl_hello, boot_id, CTL_BOOT_ID_BYTES),
 	FIELD_STR_(ctl_hello, domain, CTL_NAME_MAX),
+	FIELD_STR_(ctl_hello, http, CTL_HTTP_MAX),
 };
 
 static const struct field welcome_fields[] = {
@@ -149,6 +150,7 @@ static const struct field job_member_fields[] = {
 	FIELD_U8_(ctl_job_member, is_gone),
 	FIELD_STR_(ctl_job_member, why, CTL_WHY_GONE_MAX),
 	FIELD_U64_(ctl_job_member, since),
+	FIELD_STR_(ctl_job_member, name, CTL_NAME_MAX),
 };
 static const struct layout job_member_layout = LAYOUT_(ctl_job_member, job_member_fields);
 

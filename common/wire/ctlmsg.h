@@ -33,6 +33,7 @@
 #define CTL_PROTO 2
 /* Largest length of names of hosts, members and users, and of other short strings */
 #define CTL_NAME_MAX        63
+#define CTL_HTTP_MAX        263 /* an address, as ADDR_TEXT_BYTES */
 #define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511

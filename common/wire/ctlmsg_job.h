@@ -76,8 +76,9 @@ struct ctl_job_member {
 	struct ctl_rank *ranks;
 	uint32_t n_ranks;
 	uint8_t is_gone;
-	const char *why; /* reason why the member was lost; empty if it was not lost */
-	uint64_t since;  /* view in which the agent became a member of this job */
+	const char *why;  /* reason why the member was lost; empty if it was not lost */
+	uint64_t since;   /* view in which the agent became a member of this job */
+	const char *name; /* the agent's name; "": unknown */
 };
 /* The scheduler reports that a job is complete: all its workers have joined. When the job's members
  * change, the scheduler sends JOB again, with a larger view. */

@@ -38,6 +38,9 @@ struct ctl_hello {
 	/* Domain of the machine's host name, which `host` lacks; "": there is none, or a setting
 	 * gave the name `host` */
 	const char *domain;
+	/* Address at which the member's process answers HTTP on its machine, such as
+	 * "127.0.0.1:7304" or "*:7304"; "": unknown */
+	const char *http;
 };
 
 struct ctl_welcome {

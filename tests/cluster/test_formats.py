@@ -15,7 +15,7 @@ TODAY = mark.tree_at(ROOT)
 CTLMSG, LEDGER = "common/wire/ctlmsg.c", "bps-agent/handover/ledger_records.h"
 API, GPU, WIRE = "libbpsclient/bps.h", "common/local/local_gpu.h", "common/wire/wire.c"
 FIRST = "FIELD_U16_(ctl_hello, proto),"
-LAST = "FIELD_STR_(ctl_hello, domain, CTL_NAME_MAX),"
+LAST = "FIELD_STR_(ctl_hello, http, CTL_HTTP_MAX),"
 
 
 def test_versions_of_formats_are_those_beside_the_mark():

@@ -372,8 +372,8 @@ static inline float input(unsigned worker, uint64_t r, size_t e)
 static inline struct agt_job *second_job(struct agt_world *w)
 {
 	struct ctl_rank ranks[1] = {{0}};
-	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
-		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
+	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1, "a0"},
+		{1, "h", ranks, 1, 0, "", 1, "a1"}, {2, "h", ranks, 1, 0, "", 1, "a2"}};
 	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
 	struct agt_job *job;
 

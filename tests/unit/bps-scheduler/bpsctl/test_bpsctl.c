@@ -102,13 +102,17 @@ static void agents_that_are_all_up_are_shown_as_well(void **state)
 {
 	struct bpsctl_page p = render(screen_agents,
 		"{'members': [{'name': 'a0', 'host': 'node1', 'state': 'up', 'pid': 4711,"
-		" 'trainers': 8, 'restarts': 2, 'nic_mbps': 100000, 'nic_source': 'driver'}]}");
+		" 'trainers': 8, 'restarts': 2, 'nic_mbps': 100000, 'nic_source': 'driver',"
+		" 'http': '127.0.0.1:7304'}, {'name': 'a1', 'host': 'node1', 'state': 'up',"
+		" 'http': '*:7305'}, {'name': 'old', 'state': 'up'}]}");
 
 	(void)state;
 	assert_int_equal(p.status, 0);
-	assert_has(&p, "a0           node1         up          4711        8        2");
+	assert_has(&p, "a0           node1         up          4711        8        2  7304*");
+	assert_has(&p, "a1           node1         up             0        0        0   7305 ");
+	assert_has(&p, "old          -             up             0        0        0      - ");
 	assert_has(&p, "100 drv.");
-	assert_has(&p, "(bpsctl agent HOST:PORT shows one: its setting http, by default");
+	assert_has(&p, "(bpsctl agent HOST:HTTP shows one; *: only on the agent's host");
 	assert_narrow(p.text);
 	free(p.text);
 }

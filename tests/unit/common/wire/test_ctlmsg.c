@@ -20,7 +20,7 @@
 /* Golden messages, each with the bytes of its frame in hex below. Spaces separate fields. */
 static const struct ctl_msg hello = {CTL_HELLO,
 	.hello = {1, ROLE_AGENT, 0x0102030405060708, "n1", "h", "0.1", 7, "10.0.0.1", 99, 2, 1000,
-		{"0123456789abcdef", 16}, 5, 6, 7, "tcp", {"0123456789abcdef", 16}, "d.e"}};
+		{"0123456789abcdef", 16}, 5, 6, 7, "tcp", {"0123456789abcdef", 16}, "d.e", "*:80"}};
 static const struct ctl_msg welcome = {CTL_WELCOME,
 	.welcome = {{"0123456789abcdef", 16}, 1, 0x100000002, 3, 500, 2000, 4, 1000, 1}};
 static const struct ctl_msg refuse = {CTL_REFUSE, .refuse = {10014, "old"}};
@@ -39,7 +39,7 @@ static const struct ctl_msg join = {
 static const struct ctl_msg joined = {CTL_JOINED, .joined = {1, 0, "", 3, 2}};
 static struct ctl_rank two_ranks[] = {{0}, {1}};
 static struct ctl_job_member two_members[] = {
-	{4, "h1", two_ranks, 2, 0, "", 5}, {5, "h2", NULL, 0, 1, "off", 5}};
+	{4, "h1", two_ranks, 2, 0, "", 5, "a4"}, {5, "h2", NULL, 0, 1, "off", 5, "a5"}};
 static const struct ctl_msg job = {
 	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20, 2, 3, 1}};
 static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x", {1, "h"}}};
@@ -76,10 +76,10 @@ static const struct golden {
 	const struct ctl_msg *m;
 	const char *hex;
 } goldens[] = {
-	{&hello, "87000000 0100 02 0807060504030201 02000000 6e31 01000000 68 03000000 302e31"
+	{&hello, "8f000000 0100 02 0807060504030201 02000000 6e31 01000000 68 03000000 302e31"
 		 " 07000000 08000000 31302e302e302e31 6300 0200 e803000000000000" HEX_ID16
 		 " 0500000000000000 0600000000000000 0700000000000000 03000000 746370" HEX_ID16
-		 " 03000000 642e65"},
+		 " 03000000 642e65 04000000 2a3a3830"},
 	{&welcome, "35000000" HEX_ID16
 		   " 01000000 0200000001000000 03000000 f4010000 d0070000 04000000 e8030000 01"},
 	{&refuse, "0b000000 1e270000 03000000 6f6c64"},
@@ -97,11 +97,12 @@ static const struct golden {
 		" 4d000000 00000000" HEX_KEY32 " 0100 14000000"
 		" 06000000 02000000"},
 	{&joined, "14000000 01000000 00000000 00000000 03000000 02000000"},
-	{&job, "9c000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
+	{&job, "a8000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
 	       " 02000000"
-	       " 2b000000 04000000 02000000 6831 02000000 04000000 00000000 04000000 01000000"
-	       " 00 00000000 0500000000000000"
-	       " 1e000000 05000000 02000000 6832 00000000 01 03000000 6f6666 0500000000000000"
+	       " 31000000 04000000 02000000 6831 02000000 04000000 00000000 04000000 01000000"
+	       " 00 00000000 0500000000000000 02000000 6134"
+	       " 24000000 05000000 02000000 6832 00000000 01 03000000 6f6666 0500000000000000"
+	       " 02000000 6135"
 	       " 0500000000000000 0100 14000000 0200000000000000 0300000000000000 "
 	       "0100000000000000"},
 	{&job_end, "16000000 03000000 18270000 01000000 78 01000000 01000000 68"},
@@ -525,8 +526,8 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 {
 	struct ctl_report_worker *workers = calloc(CTL_WORKERS_MAX, sizeof(*workers));
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));
-	struct ctl_job_member members[2] = {
-		{0, "a", ranks, CTL_WORKERS_MAX, 0, "", 1}, {1, "b", NULL, 0, 0, "", 1}};
+	struct ctl_job_member members[2] = {{0, "a", ranks, CTL_WORKERS_MAX, 0, "", 1, "a0"},
+		{1, "b", NULL, 0, 0, "", 1, "a1"}};
 	const struct ctl_msg big[] = {
 		{CTL_REPORT, .report = {1, 1, "t", workers, CTL_WORKERS_MAX}},
 		{CTL_JOB, .job = {1, 1, 1, "j", CTL_WORKERS_MAX, 0, members, 2, 1, 0, 0, 0, 0, 0}},
@@ -566,7 +567,8 @@ static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 	(void)state;
 	assert_non_null(ranks);
 	for (size_t i = 0; i < 40; i++)
-		members[i] = (struct ctl_job_member){1, "h", ranks, CTL_WORKERS_MAX, 0, "", 1};
+		members[i] =
+			(struct ctl_job_member){1, "h", ranks, CTL_WORKERS_MAX, 0, "", 1, "a0"};
 	bytes = encode(&big, &n);
 	assert_int_equal(decode(CTL_JOB, bytes, n, &m, &mem, &err), -E2BIG);
 	assert_string_equal(err.s, "decoding needs more than 8388608 bytes of memory");
