@@ -6,18 +6,6 @@
 #include "bps-agent/core/link.h"
 #include "bps-agent/core/part.h"
 
-static const char *const phase_names[N_PHASES] = {[PHASE_LOCAL] = "local",
-	[PHASE_QUEUE] = "queue",
-	[PHASE_PUSH] = "push",
-	[PHASE_WAIT] = "wait",
-	[PHASE_SUM] = "sum",
-	[PHASE_PULL] = "pull"};
-
-const char *round_phase_name(enum round_phase phase)
-{
-	return phase_names[phase];
-}
-
 /* Return the time since the first submission of the round in progress, in microseconds. */
 static uint32_t tensor_round_age_us(const struct agt_tensor *t, uint64_t now_ns)
 {

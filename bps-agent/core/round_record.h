@@ -1,28 +1,14 @@
 #ifndef BPS_AGENT_CORE_ROUND_RECORD_H
 #define BPS_AGENT_CORE_ROUND_RECORD_H
 /* Where the time of one complete round of a tensor went. The record follows the partition whose sum
- * landed last, because the round ends with this partition. The phases of a round, in this order:
- *
- *   local   from the first to the last submission of this machine's workers
- *   queue   until the first contribution is sent: copies from devices, priority, window, memory
- *   push    the contributions travel to the servers, and the offer of the sum comes back
- *   wait    the server has this machine's contribution, and waits for that of another machine
- *   sum     the server computes the sum; in a job with one machine the agent does
- *   pull    until the sum is in the output, and on the devices
+ * landed last, because the round ends with this partition. common/wire/round_phase.h lists the
+ * phases of a round.
  *
  * The server reports `wait` and `sum` (tail of RESULT), so no clocks are compared. `push` is the
  * rest of the time between the first contribution and the last offer. */
 #include <stdint.h>
 
-enum round_phase {
-	PHASE_LOCAL,
-	PHASE_QUEUE,
-	PHASE_PUSH,
-	PHASE_WAIT,
-	PHASE_SUM,
-	PHASE_PULL,
-	N_PHASES
-};
+#include "common/wire/round_phase.h"
 
 struct round_record {
 	uint64_t began_ns; /* first local submission, by clock_now_ns */
@@ -42,9 +28,6 @@ struct round_record {
 	uint16_t last_member;
 	uint16_t last_worker; /* local worker that submitted last */
 };
-
-/* Return the name of a phase, such as "push". */
-const char *round_phase_name(enum round_phase phase);
 
 /* Write the times at which the phases of the record end, in microseconds after began_ns. A phase
  * ends no earlier than the phase before. */

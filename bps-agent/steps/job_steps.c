@@ -105,14 +105,10 @@ void job_steps_report(const struct job *job, struct ctl_steps *ret)
 	*ret = (struct ctl_steps){.n_steps = s.n_steps,
 		.length_us = to_us(s.sum.length_ns),
 		.exposed_us = to_us(s.sum.exposed_ns),
-		.local_us = to_us(s.sum.phase_ns[PHASE_LOCAL]),
-		.queue_us = to_us(s.sum.phase_ns[PHASE_QUEUE]),
-		.push_us = to_us(s.sum.phase_ns[PHASE_PUSH]),
-		.wait_us = to_us(s.sum.phase_ns[PHASE_WAIT]),
-		.sum_us = to_us(s.sum.phase_ns[PHASE_SUM]),
-		.pull_us = to_us(s.sum.phase_ns[PHASE_PULL]),
 		.last_member = s.sum.last_member,
 		.n_last = s.n_last};
+	for (int p = 0; p < N_PHASES; p++)
+		ret->phase_us[p] = to_us(s.sum.phase_ns[p]);
 }
 
 void job_steps_forget_members(struct job *job)
@@ -124,18 +120,22 @@ void job_steps_forget_members(struct job *job)
 void job_steps_log_end(const struct job *job, int code)
 {
 	struct ctl_steps s;
+	char phases[128];
+	size_t at = 0;
 	double n;
 
 	job_steps_report(job, &s);
 	if (code == 0 || !s.n_steps)
 		return;
 	n = 1e3 * s.n_steps;
+	for (int p = 0; p < N_PHASES; p++)
+		at += (size_t)snprintf(phases + at, sizeof(phases) - at, " %s=%.1f",
+			round_phase_name(p), s.phase_us[p] / n);
 	log_rated(LOG_WARN,
 		"last steps of the failed job, in ms: job=%s steps=%u step=%.1f computing=%.1f "
-		"exposed=%.1f wait=%.1f push=%.1f sum=%.1f pull=%.1f queue=%.1f local=%.1f",
+		"exposed=%.1f%s",
 		job->name, s.n_steps, s.length_us / n, (s.length_us - s.exposed_us) / n,
-		s.exposed_us / n, s.wait_us / n, s.push_us / n, s.sum_us / n, s.pull_us / n,
-		s.queue_us / n, s.local_us / n);
+		s.exposed_us / n, phases);
 }
 
 uint32_t job_steps_totals(const struct agent *a, struct agent_job_steps ret[AGENT_STEP_JOBS])

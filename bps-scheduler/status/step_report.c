@@ -3,30 +3,29 @@
  * step. All functions run on the core's thread. */
 #include "bps-scheduler/status/status_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct steps_mean {
-	double length_s, exposed_s, local_s, queue_s, push_s, wait_s, sum_s, pull_s;
+	double length_s, exposed_s, phase_s[N_PHASES];
 };
 
 static struct steps_mean steps_mean_of(const struct ctl_steps *s)
 {
 	double n = 1e6 * s->n_steps;
+	struct steps_mean m = {.length_s = s->length_us / n, .exposed_s = s->exposed_us / n};
 
-	return (struct steps_mean){s->length_us / n, s->exposed_us / n, s->local_us / n,
-		s->queue_us / n, s->push_us / n, s->wait_us / n, s->sum_us / n, s->pull_us / n};
+	for (int p = 0; p < N_PHASES; p++)
+		m.phase_s[p] = s->phase_us[p] / n;
+	return m;
 }
 
 static void steps_mean_add(struct steps_mean *to, const struct steps_mean *m, double share)
 {
 	to->length_s += m->length_s * share;
 	to->exposed_s += m->exposed_s * share;
-	to->local_s += m->local_s * share;
-	to->queue_s += m->queue_s * share;
-	to->push_s += m->push_s * share;
-	to->wait_s += m->wait_s * share;
-	to->sum_s += m->sum_s * share;
-	to->pull_s += m->pull_s * share;
+	for (int p = 0; p < N_PHASES; p++)
+		to->phase_s[p] += m->phase_s[p] * share;
 }
 
 /* Return the agent and the host of the member with this number, starting at 1; null: no member. */
@@ -51,18 +50,17 @@ static json_t *steps_mean_json(
 	const struct steps_mean *m, uint64_t n_steps, json_t *last, uint64_t n_last)
 {
 	json_t *o = json_object();
+	char key[16];
 
 	status_put_num(o, "n", n_steps);
 	status_put_sec(o, "length_s", m->length_s);
 	status_put_sec(
 		o, "computing_s", m->length_s > m->exposed_s ? m->length_s - m->exposed_s : 0);
 	status_put_sec(o, "exposed_s", m->exposed_s);
-	status_put_sec(o, "local_s", m->local_s);
-	status_put_sec(o, "queue_s", m->queue_s);
-	status_put_sec(o, "push_s", m->push_s);
-	status_put_sec(o, "wait_s", m->wait_s);
-	status_put_sec(o, "sum_s", m->sum_s);
-	status_put_sec(o, "pull_s", m->pull_s);
+	for (int p = 0; p < N_PHASES; p++) {
+		snprintf(key, sizeof(key), "%s_s", round_phase_name(p));
+		status_put_sec(o, key, m->phase_s[p]);
+	}
 	json_object_set_new(o, "last", last);
 	status_put_num(o, "n_last", n_last);
 	return o;

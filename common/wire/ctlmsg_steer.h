@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/round_phase.h"
 
 /* An agent asks why a round of a tensor does not complete. If `tensor` is CTL_NO_ID, the agent asks
  * why the job does not form. The scheduler sends PROBE to all agents of the job, waits at most a
@@ -56,11 +57,11 @@ struct ctl_report_worker {
 };
 /* Where the time of a job's last steps went on one machine: sums over n_steps steps, means of the
  * machine's workers. length_us = computing + exposed_us, and exposed_us is the sum of the phases
- * (bps-agent/core/round_record.h). */
+ * (round_phase.h). */
 struct ctl_steps {
 	uint32_t n_steps; /* 0: not known */
 	uint32_t length_us, exposed_us;
-	uint32_t local_us, queue_us, push_us, wait_us, sum_us, pull_us;
+	uint32_t phase_us[N_PHASES];
 	/* 1 + number of the member for which the machine waited longest in most of the steps; 0: no
 	 * known one. n_last: number of these steps */
 	uint16_t last_member;

@@ -57,8 +57,8 @@ static const struct ctl_msg why_text = {CTL_WHY_TEXT, .why_text = {1, "rank 3"}}
 static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8}};
 static struct ctl_report_worker one_worker[] = {
 	{2, 77, 12, 24, 23, 100, 8, 12, 90, 1, 2, 70, 1, 5}};
-static const struct ctl_msg report = {
-	CTL_REPORT, .report = {1, 3, "s", one_worker, 1, {10, 900, 400, 1, 2, 3, 4, 5, 385, 7, 9}}};
+static const struct ctl_msg report = {CTL_REPORT,
+	.report = {1, 3, "s", one_worker, 1, {10, 900, 400, {1, 2, 3, 4, 5, 385}, 7, 9}}};
 
 static struct ctl_steer_arg one_arg[] = {{"reason", "late"}};
 static const struct ctl_msg steer = {
