@@ -161,9 +161,9 @@ struct agt_env {
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* Report where the time of a complete round went. Called before `done`. May be NULL. */
 	void (*record)(void *ctx, void *tensor_user, const struct round_record *record);
-	/* Report that a worker has submitted a round before all other workers of this machine. May
-	 * be NULL. */
-	void (*begun)(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns);
+	/* Report that a worker has submitted a round before all other workers of this machine.
+	 * Returns whether a step of the job begins. May be NULL. */
+	bool (*begun)(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns);
 	/* Copy the bytes of a device tensor to the inputs, because its next round has started.
 	 * After the copy, the executor calls agt_part_staged for each partition. After a restart,
 	 * the core again starts the round that was in flight, even if the devices already have all

@@ -23,7 +23,8 @@ void agt_tensor_record_submission(struct agt_tensor *t, uint32_t worker)
 			.began_ns = core->now_ns, .round = t->round + 1, .server = CTL_NO_ID};
 		t->is_pushed = t->has_landing = false;
 		if (core->env.begun)
-			core->env.begun(core->env.ctx, t->user, t->round + 1, core->now_ns);
+			t->record.begins_step =
+				core->env.begun(core->env.ctx, t->user, t->round + 1, core->now_ns);
 	}
 	t->record.submitted_us = tensor_round_age_us(t, core->now_ns);
 	t->record.last_worker = (uint16_t)worker;

@@ -6,6 +6,7 @@
  *
  * The server reports `wait` and `sum` (tail of RESULT), so no clocks are compared. `push` is the
  * rest of the time between the first contribution and the last offer. */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/wire/round_phase.h"
@@ -27,6 +28,7 @@ struct round_record {
 	/* 1 + number of the member whose contribution the server received last; 0: not known */
 	uint16_t last_member;
 	uint16_t last_worker; /* local worker that submitted last */
+	bool begins_step;     /* a step of the job began with this round (step_log.h) */
 };
 
 /* Write the times at which the phases of the record end, in microseconds after began_ns. A phase

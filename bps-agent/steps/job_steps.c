@@ -52,7 +52,7 @@ static bool pace_is_lost(struct tensor *tensor)
 	return ++tensor->n_begun >= ROUNDS_OF_STEP_MAX;
 }
 
-void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns)
+bool job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns)
 {
 	struct tensor *tensor = tensor_user;
 	struct job *job = tensor->job;
@@ -60,9 +60,11 @@ void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t n
 	(void)ctx;
 	if (round <= job->steps.round && pace_is_lost(tensor))
 		step_log_restart(&job->steps);
-	if (round > job->steps.round)
-		step_log_round_begins(
-			&job->steps, round, now_ns, job_waited_ns(job, now_ns), job->n_workers);
+	if (round <= job->steps.round)
+		return false;
+	step_log_round_begins(
+		&job->steps, round, now_ns, job_waited_ns(job, now_ns), job->n_workers);
+	return true;
 }
 
 static uint32_t to_us(uint64_t ns)

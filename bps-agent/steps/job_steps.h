@@ -3,6 +3,7 @@
 /* Where the time of a job's steps goes: connects the core's records of rounds (round_record.h) with
  * the waits that trainers note in their control pages (local.h), and reports the sums. Thread: the
  * data thread. */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-agent/core/round_record.h"
@@ -13,7 +14,7 @@ struct agent;
 struct job;
 
 /* Functions of struct agt_env. ctx is the agent, and tensor_user a struct tensor. */
-void job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns);
+bool job_steps_on_begun(void *ctx, void *tensor_user, uint64_t round, uint64_t now_ns);
 void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record *record);
 /* Write the sums of the job's last steps. If no step is complete, or if not all waits are known,
  * n_steps is 0. */

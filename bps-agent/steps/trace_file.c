@@ -122,22 +122,19 @@ static void write_step(struct trace_writer *w, uint64_t step, uint64_t from_ns, 
 	fprintf(w->out, "\"step %" PRIu64 "\"}", step);
 }
 
-/* A step lasts from the first round with its number to the first round with a later number. The
- * last step has no end, and the first one has begun before the first record. */
+/* A step lasts until the next one begins. The last step has no end. */
 static void write_steps(struct trace_writer *w)
 {
-	uint64_t step = 0, from_ns = 0;
+	const struct round_record *first = NULL;
 
 	for (size_t i = 0; i < w->c->n_records; i++) {
 		const struct round_record *r = &w->c->records[i];
 
-		if (r->round <= step)
+		if (!r->begins_step)
 			continue;
-		if (from_ns)
-			write_step(w, step, from_ns, r->began_ns);
-		if (step)
-			from_ns = r->began_ns;
-		step = r->round;
+		if (first)
+			write_step(w, first->round, first->began_ns, r->began_ns);
+		first = r;
 	}
 }
 

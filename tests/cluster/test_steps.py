@@ -113,7 +113,7 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     for trace, n_steps in ((a, 24), (b, 11)):
         assert_nested(trace)
         steps, rounds = slices(trace, "step"), slices(trace, "round")
-        assert [s["name"] for s in steps] == [f"step {i}" for i in range(26 - n_steps, 24)]
+        assert [s["name"] for s in steps] == [f"step {i}" for i in range(25 - n_steps, 24)]
         assert len(rounds) == 3 * n_steps and {r["name"] for r in rounds} == {"t0", "t1", "t2"}
         assert {r["args"]["server"] for r in rounds} == {"s0"}
         assert {r["args"]["bytes"] for r in rounds} == {80_000}

@@ -106,7 +106,7 @@ static inline void round_recorded(void *ctx, void *user, const struct round_reco
 	w->n_records++;
 }
 
-static inline void round_begun(void *ctx, void *user, uint64_t round, uint64_t now_ns)
+static inline bool round_begun(void *ctx, void *user, uint64_t round, uint64_t now_ns)
 {
 	struct agt_world *w = ctx;
 
@@ -114,6 +114,7 @@ static inline void round_begun(void *ctx, void *user, uint64_t round, uint64_t n
 	(void)round;
 	assert_int_equal(now_ns, w->now_ns);
 	w->n_begun++;
+	return true;
 }
 
 static inline void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, uint16_t priority)

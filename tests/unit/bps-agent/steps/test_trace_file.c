@@ -138,10 +138,6 @@ static void rounds_at_the_same_time_are_in_different_rows(void **state)
 	double row, first_end = -1;
 
 	(void)state;
-	expect_slice(slice(root, "step", NULL, 0), 100, 100);
-	assert_string_equal(
-		json_string_value(json_object_get(slice(root, "step", NULL, 0), "name")), "step 2");
-	assert_null(slice(root, "step", NULL, 1));
 	/* a name that is not UTF-8 has a ? in place of each such byte */
 	assert_non_null(slice(root, "round", "caf?", 1));
 	row = number(slice(root, "round", NULL, 0), "tid");
@@ -154,6 +150,28 @@ static void rounds_at_the_same_time_are_in_different_rows(void **state)
 		assert_true(number(e, "ts") >= first_end);
 		first_end = number(e, "ts") + number(e, "dur");
 	}
+	json_decref(root);
+}
+
+/* A second model begins with round 1 again. Its steps follow those of the first one. */
+static void steps_of_a_second_model_follow(void **state)
+{
+	static const char *const names[] = {"step 8", "step 9", "step 1", "step 2"};
+	struct round_record r[] = {round_at(100, 8, 7), round_at(200, 9, 7), round_at(300, 1, 3),
+		round_at(310, 9, 9), round_at(400, 2, 3), round_at(500, 3, 3)};
+	json_t *root;
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++)
+		r[i].begins_step = i != 3;
+	root = trace_of(r, 6);
+	for (unsigned i = 0; i < 4; i++) {
+		json_t *e = slice(root, "step", NULL, i);
+
+		expect_slice(e, 100 * i, 100);
+		assert_string_equal(json_string_value(json_object_get(e, "name")), names[i]);
+	}
+	assert_null(slice(root, "step", NULL, 4));
 	json_decref(root);
 }
 
@@ -210,6 +228,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(round_has_its_phases_and_names),
 		cmocka_unit_test(rounds_at_the_same_time_are_in_different_rows),
+		cmocka_unit_test(steps_of_a_second_model_follow),
 		cmocka_unit_test(wait_is_not_longer_than_its_round),
 		cmocka_unit_test(trace_without_rounds_is_valid),
 		cmocka_unit_test(trace_that_cannot_be_written_is_an_error),
