@@ -19,6 +19,7 @@
 #include "bps-agent/restore/handover_read.h"
 #include "bps-agent/steps/job_steps.h"
 #include "bps-agent/steps/trace.h"
+#include "bps-agent/steps/trace_file.h"
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/job_failure.h"
@@ -395,9 +396,9 @@ static void trace_answer_question(void *arg)
 	struct trace_question *q = arg;
 	const struct round_choice all = {0};
 	struct job *job, *found = NULL;
+	struct trace_machine *machines;
 	int rc = BPS_ENOTFOUND;
-	size_t n_hosts;
-	char **hosts;
+	size_t n_machines;
 
 	/* a job that has ended may have the name of one that runs */
 	TAILQ_FOREACH (job, &q->agent->jobs, link)
@@ -406,8 +407,8 @@ static void trace_answer_question(void *arg)
 	if (found && found->n_traces) {
 		rc = -EBUSY;
 	} else if (found) {
-		hosts = roster_copy_hosts(found, &n_hosts);
-		rc = trace_start(found, &all, hosts, n_hosts, on_trace_made, q);
+		machines = roster_copy_machines(found, &n_machines);
+		rc = trace_start(found, &all, machines, n_machines, on_trace_made, q);
 	}
 	if (rc < 0)
 		on_trace_made(q, rc);

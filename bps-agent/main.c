@@ -237,6 +237,7 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 		.listen_fd = app->listener.fd,
 		.io = app_io_config(app),
 		.limits = agent_limits_of_options(o),
+		.name = app->node.name,
 		.host = app->node.host,
 		.scheduler = app->scheduler,
 		.can_hand_over = app->can_hand_over,

@@ -46,6 +46,7 @@ struct agent_config {
 	 * if no memory is shared with servers of this host. */
 	struct io_config io;
 	struct agent_limits limits;
+	const char *name;       /* name of this agent */
 	const char *host;       /* name of this machine */
 	struct agt_config core; /* window_bytes and job_inflight_bytes are set from `limits` */
 	const char *scheduler;  /* the scheduler's address as text, for answers to trainers */

@@ -19,18 +19,12 @@ struct trace {
 	struct agent *agent;
 	uint64_t job_number;
 	struct trace_content content;
-	char job[CTL_JOB_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+	char job[CTL_JOB_NAME_MAX + 1];
+	struct trace_machine here;
 	int fd; /* the memory file, or a negative error code */
 	void (*done)(void *arg, int fd);
 	void *arg;
 };
-
-static void strings_free(char **strings, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		free(strings[i]);
-	free(strings);
-}
 
 static void trace_job_free(struct trace *t)
 {
@@ -43,7 +37,7 @@ static void trace_job_free(struct trace *t)
 	free(c->tensors);
 	free(c->servers);
 	free(c->records);
-	strings_free(c->hosts, c->n_hosts);
+	free(c->machines);
 	free(t);
 }
 
@@ -132,8 +126,8 @@ static void trace_over(uv_work_t *work, int status)
 	trace_job_free(t);
 }
 
-int trace_start(struct job *job, const struct round_choice *choice, char **hosts, size_t n_hosts,
-	void (*done)(void *arg, int fd), void *arg)
+int trace_start(struct job *job, const struct round_choice *choice, struct trace_machine *machines,
+	size_t n_machines, void (*done)(void *arg, int fd), void *arg)
 {
 	struct agent *a = job->agent;
 	struct trace *t = calloc(1, sizeof(*t));
@@ -141,7 +135,7 @@ int trace_start(struct job *job, const struct round_choice *choice, char **hosts
 	int rc;
 
 	if (!t) {
-		strings_free(hosts, n_hosts);
+		free(machines);
 		return -ENOMEM;
 	}
 	*t = (struct trace){.work = {.data = t},
@@ -151,13 +145,14 @@ int trace_start(struct job *job, const struct round_choice *choice, char **hosts
 		.arg = arg};
 	c = &t->content;
 	snprintf(t->job, sizeof(t->job), "%s", job->name);
-	snprintf(t->host, sizeof(t->host), "%s", a->cfg.host);
+	snprintf(t->here.host, sizeof(t->here.host), "%s", a->cfg.host);
+	snprintf(t->here.agent, sizeof(t->here.agent), "%s", a->cfg.name);
 	*c = (struct trace_content){.job = t->job,
-		.host = t->host,
+		.here = &t->here,
 		.pid = (uint32_t)getpid(),
 		.epoch_ns = realtime_offset_ns(),
-		.hosts = hosts,
-		.n_hosts = n_hosts};
+		.machines = machines,
+		.n_machines = n_machines};
 	rc = trace_copy_tensors(c, job);
 	if (rc == 0)
 		rc = trace_copy_servers(c, a);

@@ -7,11 +7,12 @@
 #include "bps-agent/core/round_log.h"
 
 struct job;
+struct trace_machine;
 
-/* Owns: the function takes `hosts`, an array of n_hosts strings by member number, and frees it.
+/* Owns: the function takes `machines`, an array by member number, and frees it.
  * Calls done(arg, fd) on the data thread, unless it returns an error. fd: a memory file with the
  * trace, which `done` must close, or a negative error code. The caller bounds the number of traces
  * that are written at a time. Errors: -ENOMEM. Thread: the data thread. */
-int trace_start(struct job *job, const struct round_choice *choice, char **hosts, size_t n_hosts,
-	void (*done)(void *arg, int fd), void *arg);
+int trace_start(struct job *job, const struct round_choice *choice, struct trace_machine *machines,
+	size_t n_machines, void (*done)(void *arg, int fd), void *arg);
 #endif

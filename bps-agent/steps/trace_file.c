@@ -148,9 +148,11 @@ static void write_phases(struct trace_writer *w, unsigned row, const struct roun
 			continue;
 		begin_slice(w, row, p == PHASE_WAIT || p == PHASE_LOCAL ? "wait" : "work",
 			r->began_ns + US * from_us, r->began_ns + US * ends[p]);
-		if (p == PHASE_WAIT && r->last_member && r->last_member <= w->c->n_hosts) {
+		if (p == PHASE_WAIT && r->last_member && r->last_member <= w->c->n_machines) {
 			fputs("\"wait\",\"args\":{\"for\":", w->out);
-			write_text(w->out, w->c->hosts[r->last_member - 1]);
+			write_text(w->out, w->c->machines[r->last_member - 1].host);
+			fputs(",\"agent\":", w->out);
+			write_text(w->out, w->c->machines[r->last_member - 1].agent);
 			fputs("}}", w->out);
 		} else {
 			fprintf(w->out, "\"%s\"}", round_phase_name(p));
@@ -199,9 +201,23 @@ static uint64_t trace_base_ns(struct trace_content *c)
 	return c->n_records ? c->records[0].began_ns : 0;
 }
 
+/* Describe the machine, which is the process of the trace. */
+static void write_process_field(
+	struct trace_writer *w, const char *event, const char *key, const char *value)
+{
+	fprintf(w->out,
+		"\n{\"ph\":\"M\",\"pid\":%" PRIu32 ",\"tid\":0,\"name\":\"%s\",\"args\":{\"%s\":",
+		w->c->pid, event, key);
+	write_text(w->out, value);
+	fputs("}}", w->out);
+}
+
 static void trace_write_all(struct trace_writer *w)
 {
 	struct trace_content *c = w->c;
+	char process[sizeof(c->here->agent) + sizeof("bps-agent ")];
+
+	snprintf(process, sizeof(process), "bps-agent %s", c->here->agent);
 
 	fprintf(w->out,
 		"{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":%" PRId64
@@ -209,15 +225,13 @@ static void trace_write_all(struct trace_writer *w)
 		(int64_t)w->base_ns + c->epoch_ns, c->n_records, c->n_lost);
 	write_text(w->out, c->job);
 	fputs(",\"host\":", w->out);
-	write_text(w->out, c->host);
-	fprintf(w->out,
-		"},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":%" PRIu32
-		",\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"bps-agent\"}},\n"
-		"{\"ph\":\"M\",\"pid\":%" PRIu32
-		",\"tid\":0,\"name\":\"process_labels\",\"args\":{\"labels\":",
-		c->pid, c->pid);
-	write_text(w->out, c->host);
-	fputs("}}", w->out);
+	write_text(w->out, c->here->host);
+	fputs(",\"agent\":", w->out);
+	write_text(w->out, c->here->agent);
+	fputs("},\"traceEvents\":[", w->out);
+	write_process_field(w, "process_name", "name", process);
+	putc(',', w->out);
+	write_process_field(w, "process_labels", "labels", c->here->host);
 	write_steps(w);
 	for (size_t i = 0; i < c->n_records; i++) {
 		write_round(w, &c->records[i]);

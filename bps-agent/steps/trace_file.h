@@ -1,11 +1,13 @@
 #ifndef BPS_AGENT_STEPS_TRACE_FILE_H
 #define BPS_AGENT_STEPS_TRACE_FILE_H
 /* Writes records of rounds as a trace for Perfetto, chrome://tracing and PyTorch's profiler: JSON
- * with the field traceEvents. The machine is one process of the trace, with these rows:
+ * with the field traceEvents. The field `bps`, which comes before it, has the number of records and
+ * of lost records, the job, the host and the agent. The machine is one process of the trace, with
+ * these rows:
  *
  *   steps       a slice per step
  *   waits       a slice for each wait of a worker that the end of a round ended
- *   rounds      a slice per round of a tensor, and in it a slice per phase (round_record.h)
+ *   rounds      a slice per round of a tensor, and in it a slice per phase (round_phase.h)
  *
  * Slices of a row follow each other or nest. Where rounds overlap, they are in several rows: each
  * round is in the first row that is free. Times are microseconds after baseTimeNanoseconds, which
@@ -16,6 +18,7 @@
 #include <stdio.h>
 
 #include "bps-agent/core/round_record.h"
+#include "common/wire/ctlmsg.h"
 
 struct trace_tensor {
 	uint32_t id;
@@ -28,9 +31,15 @@ struct trace_server {
 	char *name;
 };
 
+/* A host may have several agents. */
+struct trace_machine {
+	char host[CTL_NAME_MAX + 1], agent[CTL_NAME_MAX + 1];
+};
+
 /* Everything that a trace shows. */
 struct trace_content {
-	const char *job, *host;
+	const char *job;
+	const struct trace_machine *here;
 	uint32_t pid;     /* process of the trace */
 	int64_t epoch_ns; /* CLOCK_REALTIME minus CLOCK_MONOTONIC */
 	struct round_record *records;
@@ -40,8 +49,8 @@ struct trace_content {
 	size_t n_tensors;
 	struct trace_server *servers;
 	size_t n_servers;
-	char **hosts; /* by member number */
-	size_t n_hosts;
+	struct trace_machine *machines; /* by member number */
+	size_t n_machines;
 };
 
 /* Write the trace, and flush `out`. Sorts content->records by their start. Errors: -ENOMEM; -EIO: a

@@ -88,13 +88,13 @@ static void on_trace_request(struct trainer *t, uint32_t seq, const struct local
 	bool is_unread = trainer_has_unread_traces(t);
 	struct trace_request *r = is_unread ? NULL : malloc(sizeof(*r));
 	int rc = is_unread ? -EBUSY : -ENOMEM;
-	size_t n_hosts;
-	char **hosts;
+	struct trace_machine *machines;
+	size_t n_machines;
 
 	if (r) {
 		*r = (struct trace_request){t, seq};
-		hosts = roster_copy_hosts(t->job, &n_hosts);
-		rc = trace_start(t->job, &choice, hosts, n_hosts, on_trace_ready, r);
+		machines = roster_copy_machines(t->job, &n_machines);
+		rc = trace_start(t->job, &choice, machines, n_machines, on_trace_ready, r);
 	}
 	if (rc == 0) {
 		t->n_unread_traces++;

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "bps-agent/steps/trace_file.h"
 #include "bps-agent/trainers/trainer.h"
 
 struct roster_machine {
-	char host[CTL_NAME_MAX + 1];
+	struct trace_machine place;
 	char why[CTL_WHY_GONE_MAX + 1];
 	bool is_gone;
 	/* The machine joined the job at the last barrier at which machines joined. The flag stays
@@ -67,7 +68,10 @@ int roster_update(struct job *job, const struct ctl_job *m)
 	for (uint32_t i = 0; i < m->n_members; i++) {
 		const struct ctl_job_member *cm = &m->members[i];
 
-		snprintf(p->machines[i].host, sizeof(p->machines[i].host), "%s", cm->host);
+		snprintf(p->machines[i].place.host, sizeof(p->machines[i].place.host), "%s",
+			cm->host);
+		snprintf(p->machines[i].place.agent, sizeof(p->machines[i].place.agent), "%s",
+			cm->name);
 		snprintf(p->machines[i].why, sizeof(p->machines[i].why), "%s", cm->why);
 		p->machines[i].is_gone = cm->is_gone;
 		p->machines[i].is_new = m->border && cm->since == m->border;
@@ -130,23 +134,19 @@ void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_a
 			.is_lost = machine->is_gone,
 			.is_new = machine->is_new,
 			.is_missing = !member_set_has(&behind.members, who->member),
-			.host = machine->host,
+			.host = machine->place.host,
 			.why = machine->why};
 	}
 	trainer_send_message(t, &m, NULL, 0);
 }
 
-char **roster_copy_hosts(const struct job *job, size_t *ret_n)
+struct trace_machine *roster_copy_machines(const struct job *job, size_t *ret_n)
 {
 	const struct roster *p = job->roster;
-	char **hosts = p ? calloc(p->n_machines, sizeof(*hosts)) : NULL;
+	struct trace_machine *copy = p ? calloc(p->n_machines, sizeof(*copy)) : NULL;
 
 	*ret_n = 0;
-	for (uint32_t i = 0; hosts && i < p->n_machines; i++) {
-		hosts[i] = strdup(p->machines[i].host);
-		if (!hosts[i])
-			break;
-		++*ret_n;
-	}
-	return hosts;
+	for (uint32_t i = 0; copy && i < p->n_machines; i++)
+		copy[(*ret_n)++] = p->machines[i].place;
+	return copy;
 }

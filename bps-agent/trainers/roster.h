@@ -4,6 +4,8 @@
  * thread. */
 #include "bps-agent/model/agent.h"
 
+struct trace_machine;
+
 /* Replace the job's list by the workers and machines of the message m. Errors: -ENOMEM; the job
  * keeps its list. */
 int roster_update(struct job *job, const struct ctl_job *m);
@@ -16,9 +18,9 @@ void roster_newcomers(
 bool roster_is_new(const struct job *job, uint32_t rank);
 /* Answer the message ASK, in which a trainer requests the members of its job. */
 void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_ask *q);
-/* Copy the names of the machines, by member number. Owns: the caller frees the array and its
- * strings. Returns NULL if there is no memory or the job has no list; *ret_n is then 0. */
-char **roster_copy_hosts(const struct job *job, size_t *ret_n);
+/* Copy the names of the machines, by member number. Owns: the caller frees the array. Returns NULL
+ * if there is no memory or the job has no list; *ret_n is then 0. */
+struct trace_machine *roster_copy_machines(const struct job *job, size_t *ret_n);
 /* Free the list. Called when the job is freed. */
 void roster_free(struct job *job);
 #endif

@@ -112,6 +112,7 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     assert b["bps"]["records"] == 33 and b["bps"]["lost"] == 0
     for trace, n_steps in ((a, 24), (b, 11)):
         assert_nested(trace)
+        assert trace["bps"]["agent"] == "a0" and trace["bps"]["host"] == "agent-host0"
         steps, rounds = slices(trace, "step"), slices(trace, "round")
         assert [s["name"] for s in steps] == [f"step {i}" for i in range(25 - n_steps, 24)]
         assert len(rounds) == 3 * n_steps and {r["name"] for r in rounds} == {"t0", "t1", "t2"}
@@ -124,6 +125,8 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     at_once = [w for w in waits if any(w is not v and v["ts"] == w["ts"] for v in waits)]
     assert not at_once, "two rounds ended the same wait"
     assert any(e["name"] == "local" for e in slices(b, "wait"))
+    others = [e["args"] for e in slices(b, "wait") if e["name"] == "wait"]
+    assert {"for": "agent-host0", "agent": "a0"} in others, others
     lengths = [s["dur"] / 1e6 for s in slices(b, "step")]
     assert abs(sum(lengths) / len(lengths) - measured[0][0]) < 0.05 * measured[0][0]
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "none", str(whole))

@@ -16,17 +16,16 @@
 
 #define EPOCH INT64_C(1700000000000000000)
 
-static char two[] = "layer \"two\"\n", latin[] = "caf\xe9", s2[] = "s2", node00[] = "node00",
-	    node01[] = "node01";
+static char two[] = "layer \"two\"\n", latin[] = "caf\xe9", s2[] = "s2";
 static struct trace_tensor tensors[] = {{7, two, 400}, {3, latin, 800}};
 static struct trace_server servers[] = {{2, s2}};
-static char *hosts[] = {node00, node01};
+static struct trace_machine machines[] = {{"node00", "a0"}, {"node00", "a1"}};
 
 /* Write the trace of n records, and parse it. */
 static json_t *trace_of(struct round_record *records, size_t n)
 {
 	struct trace_content c = {.job = "j\\1",
-		.host = "node00",
+		.here = &machines[0],
 		.pid = 99,
 		.epoch_ns = EPOCH,
 		.records = records,
@@ -36,8 +35,8 @@ static json_t *trace_of(struct round_record *records, size_t n)
 		.n_tensors = 2,
 		.servers = servers,
 		.n_servers = 1,
-		.hosts = hosts,
-		.n_hosts = 2};
+		.machines = machines,
+		.n_machines = 2};
 	char *text = NULL;
 	size_t n_text = 0;
 	FILE *out = open_memstream(&text, &n_text);
@@ -121,7 +120,9 @@ static void round_has_its_phases_and_names(void **state)
 	e = slice(root, "wait", "wait", 0);
 	expect_slice(e, 30, 10);
 	assert_string_equal(
-		json_string_value(json_object_get(json_object_get(e, "args"), "for")), "node01");
+		json_string_value(json_object_get(json_object_get(e, "args"), "for")), "node00");
+	assert_string_equal(
+		json_string_value(json_object_get(json_object_get(e, "args"), "agent")), "a1");
 	expect_slice(slice(root, "work", "sum", 0), 40, 10);
 	expect_slice(slice(root, "work", "pull", 0), 50, 10);
 	expect_slice(slice(root, "wait", "layer \"two\"\n", 0), 30, 30);
@@ -198,6 +199,7 @@ static void trace_without_rounds_is_valid(void **state)
 	assert_int_equal(number(bps, "records"), 0);
 	assert_int_equal(number(bps, "lost"), 4);
 	assert_string_equal(json_string_value(json_object_get(bps, "job")), "j\\1");
+	assert_string_equal(json_string_value(json_object_get(bps, "agent")), "a0");
 	json_decref(root);
 }
 
@@ -205,7 +207,7 @@ static void trace_that_cannot_be_written_is_an_error(void **state)
 {
 	static struct round_record many[200];
 	struct trace_content c = {
-		.job = "j", .host = "h", .records = many, .n_records = 200, .n_hosts = 0};
+		.job = "j", .here = &machines[0], .records = many, .n_records = 200};
 	struct rlimit old, small = {8192, RLIM_INFINITY};
 	FILE *out = tmpfile();
 

@@ -40,6 +40,7 @@ static void note(struct job *job, uint64_t view, int gone)
 
 	for (int i = 0; i < 3; i++)
 		members[i] = (struct ctl_job_member){.host = "h",
+			.name = "a",
 			.why = "",
 			.ranks = &ranks[i],
 			.n_ranks = 1,
