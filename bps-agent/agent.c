@@ -1,7 +1,7 @@
 /* The agent's data thread: its loop, the callbacks of the core (struct agt_env), and the events
  * that the control thread posts. trainers/ serves the trainers, and core/ moves the partitions.
  * Thread: the data thread. The control thread calls agent_new, agent_free, agent_post_event,
- * agent_request_waits_report and the functions that read figures. */
+ * agent_ask and the functions that read figures. */
 
 #include "bps-agent/agent.h"
 
@@ -328,72 +328,54 @@ void agent_read_quotas(struct agent *a, struct quota_view *ret)
 	*ret = a->seen_quotas;
 }
 
-/* ---- waits ---- */
+/* ---- questions of the control thread ---- */
 
-struct waits_question {
+/* A question that the data thread answers on the control loop. */
+struct agent_question {
 	struct agent *agent;
 	struct loop *control;
-	void (*done)(void *arg, json_t *jobs);
+	agent_answer_fn done;
 	void *arg;
-	json_t *jobs;
+	char job[CTL_JOB_NAME_MAX + 1]; /* the job whose trace is requested */
+	struct agent_answer answer;
 };
 
-/* Pass the answer of waits_report_to_json to the caller of agent_request_waits_report. Runs on the
- * control loop. */
-static void waits_return_report(void *arg)
+/* Pass the answer on. Runs on the control loop. */
+static void question_return_answer(void *arg)
 {
-	struct waits_question *q = arg;
+	struct agent_question *q = arg;
 
-	q->done(q->arg, q->jobs);
+	q->done(q->arg, &q->answer);
 	free(q);
 }
 
-static void waits_collect_report(void *arg)
+static void question_send_answer(struct agent_question *q, struct agent_answer answer)
 {
-	struct waits_question *q = arg;
-
-	q->jobs = waits_report_to_json(q->agent);
-	if (loop_post(q->control, waits_return_report, q) == 0)
+	q->answer = answer;
+	if (loop_post(q->control, question_return_answer, q) == 0)
 		return;
-	json_decref(q->jobs);
+	if (answer.fd >= 0)
+		close(answer.fd);
+	json_decref(answer.jobs);
 	free(q);
 }
 
-/* ---- traces ---- */
-
-struct trace_question {
-	struct agent *agent;
-	struct loop *control;
-	void (*done)(void *arg, int fd);
-	void *arg;
-	char job[CTL_JOB_NAME_MAX + 1];
-	int fd; /* the trace, or a negative error code */
-};
-
-/* Pass the trace to the caller of agent_request_trace. Runs on the control loop. */
-static void trace_return(void *arg)
+static void question_collect_waits(void *arg)
 {
-	struct trace_question *q = arg;
+	struct agent_question *q = arg;
 
-	q->done(q->arg, q->fd);
-	free(q);
+	question_send_answer(q,
+		(struct agent_answer){.jobs = waits_report_to_json(q->agent), .fd = BPS_ENOTFOUND});
 }
 
 static void on_trace_made(void *arg, int fd)
 {
-	struct trace_question *q = arg;
-
-	q->fd = fd;
-	if (loop_post(q->control, trace_return, q) == 0)
-		return;
-	if (fd >= 0)
-		close(fd);
-	free(q);
+	question_send_answer(arg, (struct agent_answer){.fd = fd});
 }
 
-static void trace_answer_question(void *arg)
+static void question_start_trace(void *arg)
 {
-	struct trace_question *q = arg;
+	struct agent_question *q = arg;
 	const struct round_choice all = {0};
 	struct job *job, *found = NULL;
 	struct trace_machine *machines;
@@ -414,20 +396,15 @@ static void trace_answer_question(void *arg)
 		on_trace_made(q, rc);
 }
 
-int agent_request_trace(struct agent *a, struct loop *control, const char *job,
-	void (*done)(void *arg, int fd), void *arg)
+int agent_ask(struct agent *a, struct loop *control, const char *trace_of, agent_answer_fn done,
+	void *arg)
 {
-	struct trace_question *q = calloc(1, sizeof(*q));
-	int rc;
+	struct agent_question q = {.agent = a, .control = control, .done = done, .arg = arg};
 
-	if (!q)
-		return -ENOMEM;
-	*q = (struct trace_question){.agent = a, .control = control, .done = done, .arg = arg};
-	snprintf(q->job, sizeof(q->job), "%s", job);
-	rc = dataloop_post(a->loop, trace_answer_question, q);
-	if (rc < 0)
-		free(q);
-	return rc;
+	if (trace_of)
+		snprintf(q.job, sizeof(q.job), "%s", trace_of);
+	return dataloop_post_copy(
+		a->loop, trace_of ? question_start_trace : question_collect_waits, &q, sizeof(q));
 }
 
 struct carriers_event {
@@ -450,14 +427,6 @@ int agent_post_carriers(struct agent *a, uint32_t cards)
 	const struct carriers_event e = {.agent = a, .cards = cards};
 
 	return dataloop_post_copy(a->loop, agent_set_carriers, &e, sizeof(e));
-}
-
-int agent_request_waits_report(
-	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg)
-{
-	const struct waits_question q = {.agent = a, .control = control, .done = done, .arg = arg};
-
-	return dataloop_post_copy(a->loop, waits_collect_report, &q, sizeof(q));
 }
 
 /* ---- start and end ---- */

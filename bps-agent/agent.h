@@ -50,19 +50,21 @@ int agent_post_event(struct agent *a, enum agent_event event, struct member_msg 
 /* Write the data thread's latest figures to *ret. If `a` is NULL, write zeros. Thread: the control
  * thread. */
 void agent_read_figures(struct agent *a, struct agent_figures *ret);
-/* Request a description of what this machine's workers wait for (trainers/waits_report.h). The data
- * thread creates the description. Then the control loop calls `done`, which takes over the
- * reference to `jobs`. If the data loop or the control loop ends first, `done` is not called. If
- * the data thread hangs, `done` is called late. Thread: the control thread. Errors: -EAGAIN: the
- * queue is full; -ENOMEM. */
-int agent_request_waits_report(
-	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
-/* Request the trace of the job with this name (steps/trace.h). The control loop calls `done` as for
- * agent_request_waits_report. fd: a memory file, which `done` closes, or a negative error code:
- * BPS_ENOTFOUND: there is no such job; -EBUSY: its trace is being written; -ENOMEM. Thread: the
- * control thread. Errors: -EAGAIN, -ENOMEM. */
-int agent_request_trace(struct agent *a, struct loop *control, const char *job,
-	void (*done)(void *arg, int fd), void *arg);
+/* The answer to agent_ask; `done` takes what it holds. */
+struct agent_answer {
+	json_t *jobs; /* what this machine's workers wait for (trainers/waits_report.h) */
+	/* A memory file with the trace, or a negative error code: BPS_ENOTFOUND: there is no such
+	 * job; -EBUSY: its trace is being written; -ENOMEM. */
+	int fd;
+};
+typedef void (*agent_answer_fn)(void *arg, const struct agent_answer *answer);
+/* Ask the data thread for the trace of the job with the name trace_of (steps/trace.h) or, if
+ * trace_of is NULL, what this machine's workers wait for. Then the control loop calls `done`. If
+ * the data loop or the control loop ends first, `done` is not called. If the data thread hangs,
+ * `done` is called late. Thread: the control thread. Errors: -EAGAIN: the queue is full;
+ * -ENOMEM. */
+int agent_ask(struct agent *a, struct loop *control, const char *trace_of, agent_answer_fn done,
+	void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */
 void agent_read_quotas(struct agent *a, struct quota_view *ret);
 #endif

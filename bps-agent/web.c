@@ -49,34 +49,24 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 	quota_write_metrics(&quotas, out);
 }
 
-struct waits_request {
-	struct agent_app *app;
-	struct httpd_request *req;
-};
-
-static void on_waits_report(void *arg, json_t *jobs)
+static void on_waits_answer(void *arg, const struct agent_answer *answer)
 {
-	struct waits_request *w = arg;
-	const struct node *n = &w->app->node;
+	struct httpd_request *req = arg;
+	const struct agent_app *app = httpd_request_arg(req);
+	const struct node *n = &app->node;
 
-	httpd_reply_and_free(w->req, 200,
+	httpd_reply_and_free(req, 200,
 		json_pack("{s:i, s:s, s:s, s:s, s:b, s:o}", "schema", 1, "role", "agent", "name",
 			n->name, "host", n->host, "scheduler_up", member_is_up(n->member), "jobs",
-			jobs ? jobs : json_array()));
-	free(w);
+			answer->jobs ? answer->jobs : json_array()));
 }
 
+/* Answer with what the workers of this machine wait for. */
 static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
 {
-	struct waits_request *w = app->agent ? malloc(sizeof(*w)) : NULL;
-
-	if (w) {
-		*w = (struct waits_request){app, req};
-		if (agent_request_waits_report(
-			    app->agent, app->node.daemon.loop, on_waits_report, w) == 0)
-			return;
-		free(w);
-	}
+	if (app->agent &&
+		agent_ask(app->agent, app->node.daemon.loop, NULL, on_waits_answer, req) == 0)
+		return;
 	httpd_reply_and_free(req, 503,
 		json_pack("{s:i, s:s}", "schema", 1, "error",
 			app->agent ? "the data thread accepts no requests" : NOT_JOINED));
@@ -97,26 +87,26 @@ static const char *why_no_trace(int code)
 	}
 }
 
-static void on_trace(void *arg, int fd)
+static void on_trace_answer(void *arg, const struct agent_answer *answer)
 {
 	struct httpd_request *req = arg;
 
-	if (fd >= 0)
-		httpd_reply_file_and_free(req, fd);
+	if (answer->fd >= 0)
+		httpd_reply_file_and_free(req, answer->fd);
 	else
-		httpd_reply_and_free(req, fd == BPS_ENOTFOUND ? 404 : 503,
-			json_pack("{s:i, s:s}", "schema", 1, "error", why_no_trace(fd)));
+		httpd_reply_and_free(req, answer->fd == BPS_ENOTFOUND ? 404 : 503,
+			json_pack("{s:i, s:s}", "schema", 1, "error", why_no_trace(answer->fd)));
 }
 
 /* Answer with the trace of a job (steps/trace_file.h). */
 static void agent_http_trace(struct agent_app *app, struct httpd_request *req, const char *job)
 {
-	int rc = app->agent ? agent_request_trace(
-				      app->agent, app->node.daemon.loop, job, on_trace, req)
-			    : BPS_ENOTFOUND;
+	struct agent_answer none = {.fd = BPS_ENOTFOUND};
 
-	if (rc < 0)
-		on_trace(req, rc);
+	if (app->agent)
+		none.fd = agent_ask(app->agent, app->node.daemon.loop, job, on_trace_answer, req);
+	if (none.fd < 0)
+		on_trace_answer(req, &none);
 }
 
 static void servers_append_peer(void *ctx, const struct member_peer *p)

@@ -302,6 +302,11 @@ void httpd_reply_and_free(struct httpd_request *r, int code, json_t *root)
 	http_request_free(r);
 }
 
+void *httpd_request_arg(const struct httpd_request *r)
+{
+	return r->httpd->arg;
+}
+
 void httpd_reply_file_and_free(struct httpd_request *r, int fd)
 {
 	struct evhttp_request *req = http_request_detach(r);

@@ -75,6 +75,9 @@ void httpd_reply_and_free(struct httpd_request *req, int code, json_t *root);
  * file, which the function closes. */
 void httpd_reply_file_and_free(struct httpd_request *req, int fd);
 
+/* Return the argument of the server's functions, as in httpd_new. */
+void *httpd_request_arg(const struct httpd_request *req);
+
 /* Copy the value of a query parameter of a status request to buf. name: the name of the parameter.
  * For example, in /status?verbose=1 the parameter "verbose" has the value "1". Returns false if the
  * parameter is missing or its value does not fit into buf. Also returns false if the client has
