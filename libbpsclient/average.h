@@ -23,7 +23,7 @@
 
 /* Prefix of the companions' names. bps_last_error removes the prefix, so that error texts have the
  * name that the user knows. */
-#define AVERAGE_PREFIX CLIENT_RESERVED "_avg."
+#define AVERAGE_PREFIX CTL_COMPANIONS
 
 /* Return whether the operation `op` on tensor t needs a companion: an average of integers does. */
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);

@@ -123,6 +123,7 @@ static uint64_t tensor_awaited_round(const struct tensor *tensor)
 static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 {
 	struct job *job = tensor->job;
+	char title[TENSOR_TITLE_BYTES];
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		const struct ctl_cause cause = {job->ranks[w], job->agent->cfg.host};
@@ -132,10 +133,10 @@ static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 			continue;
 		err_set(&err, BPS_EWORKER_LOST,
 			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "
-			"but another worker of its machine waits for tensor '%.200s', round %llu; "
+			"but another worker of its machine waits for %.200s, round %llu; "
 			"let all workers make the same number of steps before they close the job",
-			job->ranks[w], job->agent->cfg.host, job->name, tensor->name,
-			(unsigned long long)round);
+			job->ranks[w], job->agent->cfg.host, job->name,
+			tensor_title(tensor->name, title), (unsigned long long)round);
 		job_report_failure(job->agent, job->id, BPS_EWORKER_LOST, err.s, &cause);
 		return true;
 	}

@@ -250,7 +250,7 @@ static void print_worker_row(FILE *out, json_t *w)
 		cell_num(w, "submitted"), cell_num(w, "completed"), cell_num(w, "behind"),
 		cell_time_span(cell_sec(w, "quiet_s")).s);
 	if (json_is_object(oldest))
-		fprintf(out, "  %.14s %" PRIu64 ", %s", cell_str(oldest, "tensor").s,
+		fprintf(out, "  %.22s %" PRIu64 ", %s", cell_tensor(oldest, "tensor").s,
 			cell_num(oldest, "round"), cell_time_span(cell_sec(oldest, "s")).s);
 	putc('\n', out);
 }

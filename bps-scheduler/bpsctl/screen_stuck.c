@@ -6,6 +6,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/error.h"
+#include "common/wire/tensor_title.h"
 
 #define NAMED_MAX 8
 
@@ -34,6 +35,7 @@ static const char *wait_reason_text(json_t *wait)
 static void print_wait_header(FILE *out, json_t *wait)
 {
 	const char *tensor = json_string_value(json_object_get(wait, "tensor"));
+	char title[TENSOR_TITLE_BYTES];
 	uint64_t n = cell_num(wait, "n_waiting");
 	char text[512];
 
@@ -50,14 +52,15 @@ static void print_wait_header(FILE *out, json_t *wait)
 				: "the executor of their GPUs is not ready");
 	else if (cell_is(wait, "why", "declare"))
 		snprintf(text, sizeof(text),
-			"'%.255s' not ready for %s; workers of these agents "
-			"have not declared it:",
-			tensor ? tensor : "-", cell_time_span(cell_sec(wait, "s")).s);
+			"%s not ready for %s; workers of these agents have not declared it:",
+			tensor_title(tensor ? tensor : "-", title),
+			cell_time_span(cell_sec(wait, "s")).s);
 	else
 		snprintf(text, sizeof(text),
-			"'%.255s' round %" PRIu64 ": %" PRIu64 " worker%s waiting for %s; %s",
-			tensor ? tensor : "-", cell_num(wait, "round"), n, plural_suffix_of(n),
-			cell_time_span(cell_sec(wait, "s")).s, wait_reason_text(wait));
+			"%s round %" PRIu64 ": %" PRIu64 " worker%s waiting for %s; %s",
+			tensor_title(tensor ? tensor : "-", title), cell_num(wait, "round"), n,
+			plural_suffix_of(n), cell_time_span(cell_sec(wait, "s")).s,
+			wait_reason_text(wait));
 	cell_wrapped(out, "  ! ", text);
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/base/log.h"
 #include "common/daemon/settings.h"
+#include "common/wire/tensor_title.h"
 
 /* number of problems that are shown for each code; further problems are only counted */
 #define PROBLEMS_OF_A_CODE 3
@@ -140,6 +141,25 @@ struct table_cell cell_wait_percentiles(json_t *pace)
 	snprintf(c.s, sizeof(c.s), "%.7s/%.7s", cell_milliseconds(cell_sec(pace, "wait_p50_s")).s,
 		cell_milliseconds(cell_sec(pace, "wait_p99_s")).s);
 	return c;
+}
+
+struct table_cell cell_tensor(json_t *o, const char *key)
+{
+	const char *name = json_string_value(json_object_get(o, key));
+	char title[TENSOR_TITLE_BYTES];
+
+	return cell_text(tensor_title(name ? name : "-", title));
+}
+
+struct table_cell cell_machine(json_t *agents, json_t *m, const char *key)
+{
+	const char *host = json_string_value(json_object_get(m, "host"));
+	size_t i, n = 0;
+	json_t *a;
+
+	json_array_foreach (agents, i, a)
+		n += host && cell_is(a, "host", host);
+	return cell_str(m, n > 1 ? key : "host");
 }
 
 bool cell_is_asynchronous(json_t *job)

@@ -36,6 +36,11 @@ struct table_cell cell_rate(double v);
 /* Format the waiting times in a job's `pace`: the median and the 99th percentile in ms, such as
  * "12/55". The text has at most 15 columns. */
 struct table_cell cell_wait_percentiles(json_t *pace);
+/* Return how texts name the tensor in the field `key` of o: "'layer.0'", or "a barrier". */
+struct table_cell cell_tensor(json_t *o, const char *key);
+/* Return the host of the machine m or, if several agents of the list have this host, the name of
+ * its agent. key: the field of m with the agent's name. */
+struct table_cell cell_machine(json_t *agents, json_t *m, const char *key);
 /* Return whether the workers of a job may be ahead of each other. */
 bool cell_is_asynchronous(json_t *job);
 /* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */

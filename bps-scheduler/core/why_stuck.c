@@ -151,6 +151,7 @@ static void why_append_undeclared(
 {
 	uint32_t n_tensors = 0, n = 0;
 	const struct sched_tensor *first = NULL;
+	char title[TENSOR_TITLE_BYTES];
 
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
 		for (const struct sched_tensor *x = j->buckets[b]; x; x = x->next_hash) {
@@ -164,7 +165,7 @@ static void why_append_undeclared(
 	if (!first)
 		return;
 	why_text_begin_clause(t);
-	why_text_append(t, "tensor '%.100s'", first->name);
+	why_text_append(t, "tensor %.100s", tensor_title(first->name, title));
 	if (n_tensors > 1)
 		why_text_append(t, " and %u more", n_tensors - 1);
 	why_text_append(t, " not declared yet by ");
@@ -486,6 +487,7 @@ static void probe_report_stalled_worker(
 	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
+	char title[TENSOR_TITLE_BYTES];
 
 	if (!tensor || (j->stalled_tensor == p->tensor && j->stalled_round == p->round))
 		return;
@@ -499,9 +501,10 @@ static void probe_report_stalled_worker(
 		j->stalled_round = p->round;
 		sched_report_event(c, EVENT_JOB,
 			"job '%s': rank %u (host %s, pid %u) has stalled: it has not submitted "
-			"'%.100s', round %llu, for %.1f s",
+			"%.100s, round %llu, for %.1f s",
 			j->name, w->w.rank, sched_host_of_member(c, w->agent), w->w.pid,
-			tensor->name, (unsigned long long)p->round, w->w.quiet_ms / 1e3);
+			tensor_title(tensor->name, title), (unsigned long long)p->round,
+			w->w.quiet_ms / 1e3);
 		return;
 	}
 }

@@ -21,12 +21,14 @@ static void add_late_worker_problem(const struct sched_core *c, const struct sta
 {
 	const char *host = sched_host_of_member(c, f->agent);
 	char subject[CTL_JOB_NAME_MAX + 32], others[32] = "", effect[96], call[128];
+	char title[TENSOR_TITLE_BYTES];
 
 	snprintf(subject, sizeof(subject), "%s rank %u", j->name, f->rank);
 	if (f->n_more)
 		snprintf(others, sizeof(others), " and %u more", f->n_more);
 	if (f->tensor < j->n_placed)
-		snprintf(call, sizeof(call), "'%.60s', round %llu", j->placed[f->tensor]->name,
+		snprintf(call, sizeof(call), "%.62s, round %llu",
+			tensor_title(j->placed[f->tensor]->name, title),
 			(unsigned long long)f->round);
 	else
 		snprintf(call, sizeof(call), "its call number %llu", (unsigned long long)f->round);

@@ -6,6 +6,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg_cause.h"
 #include "common/wire/shape_layout.h"
+#include "common/wire/tensor_title.h"
 
 struct ctl_decl {
 	uint32_t rank; /* rank of one of this agent's workers that have declared the tensor */
@@ -21,8 +22,6 @@ struct ctl_declare {
 	uint32_t n_tensors;
 };
 
-/* Prefix of the names of the library's own tensors, which its collectives use. */
-#define CTL_OWN_TENSORS "__bps."
 struct ctl_tensor {
 	uint32_t tensor;
 	const char *name;
