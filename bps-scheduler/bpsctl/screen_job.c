@@ -2,11 +2,14 @@
  * fetches nothing. One thread. */
 #include "bps-scheduler/bpsctl/screen.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/error.h"
+#include "common/wire/round_phase.h"
 
 /* Time in seconds. The exit code is 1 if a worker is behind and has submitted nothing for longer
  * than this. */
@@ -61,41 +64,95 @@ static void print_job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_slowest_lag(slowest).s);
 }
 
-/* Columns of the table of steps: the field, the heading and the width. */
-static const struct step_column {
-	const char *key, *name;
-	int width;
-} step_columns[] = {{"length_s", "STEP", 6}, {"computing_s", "COMPUTE", 7},
-	{"exposed_s", "EXPOSED", 7}, {"wait_s", "= WAIT", 6}, {"push_s", "PUSH", 5},
-	{"sum_s", "SUM", 5}, {"pull_s", "PULL", 5}, {"queue_s", "QUEUE", 5},
-	{"local_s", "LOCAL", 5}};
-#define N_STEP_COLUMNS (sizeof(step_columns) / sizeof(step_columns[0]))
+/* Phases of the exposed time in the order of their columns, with the one first that another machine
+ * causes. */
+static const enum round_phase shown_phases[N_PHASES] = {
+	PHASE_WAIT, PHASE_PUSH, PHASE_SUM, PHASE_PULL, PHASE_QUEUE, PHASE_LOCAL};
 
-/* Print one row of times in ms: where the time of a step goes. */
-static void print_step_row(FILE *out, const char *machine, json_t *s)
+static void print_step_time(FILE *out, int width, json_t *s, const char *key)
+{
+	double ms = 1e3 * cell_sec(s, key);
+
+	fprintf(out, " %*.*f", width, ms < 999.95 ? 1 : 0, ms);
+}
+
+/* Print one row of times in ms: where the time of a step goes. agents: machines of the job. */
+static void print_step_row(FILE *out, const char *machine, json_t *s, json_t *agents)
 {
 	json_t *last = json_object_get(s, "last");
 	double n = cell_sec(s, "n");
+	char key[16];
 
 	fprintf(out, "%-14.14s", machine);
-	for (size_t i = 0; i < N_STEP_COLUMNS; i++) {
-		double ms = 1e3 * cell_sec(s, step_columns[i].key);
-
-		fprintf(out, " %*.*f", step_columns[i].width, ms < 999.95 ? 1 : 0, ms);
+	print_step_time(out, 6, s, "length_s");
+	print_step_time(out, 7, s, "computing_s");
+	print_step_time(out, 7, s, "exposed_s");
+	for (int p = 0; p < N_PHASES; p++) {
+		snprintf(key, sizeof(key), "%s_s", round_phase_name(shown_phases[p]));
+		print_step_time(out, p ? 5 : 6, s, key);
 	}
 	if (json_is_object(last) && n > 0)
-		fprintf(out, "  %.14s (%.0f %%)", cell_str(last, "host").s,
+		fprintf(out, "  %.14s (%.0f %%)", cell_machine(agents, last, "agent").s,
 			100 * cell_sec(s, "n_last") / n);
 	putc('\n', out);
+}
+
+static void print_step_heading(FILE *out)
+{
+	fprintf(out, "\n%-14s %6s %7s %7s", "MACHINE", "STEP", "COMPUTE", "EXPOSED");
+	for (int p = 0; p < N_PHASES; p++) {
+		char name[16];
+		size_t n = (size_t)snprintf(
+			name, sizeof(name), p ? "%s" : "= %s", round_phase_name(shown_phases[p]));
+
+		for (size_t i = 0; i < n; i++)
+			name[i] = (char)toupper((unsigned char)name[i]);
+		fprintf(out, " %*s", p ? 5 : 6, name);
+	}
+	fprintf(out, "  WAITS FOR\n");
+}
+
+static double agent_computing_s(json_t *agent)
+{
+	return cell_sec(json_object_get(agent, "steps"), "computing_s");
+}
+
+static int longest_computing_first(const void *a, const void *b)
+{
+	double x = agent_computing_s(*(json_t *const *)a),
+	       y = agent_computing_s(*(json_t *const *)b);
+
+	return (x < y) - (x > y);
+}
+
+/* Print a row for each machine, beginning with the one that computes longest. Returns the number of
+ * machines whose steps are known. */
+static size_t print_step_rows(FILE *out, json_t *agents)
+{
+	json_t **sorted = calloc(json_array_size(agents) + 1, sizeof(json_t *)), *a;
+	size_t i, n = 0;
+
+	json_array_foreach (agents, i, a)
+		if (sorted && json_is_object(json_object_get(a, "steps")))
+			sorted[n++] = a;
+	if (n)
+		qsort(sorted, n, sizeof(json_t *), longest_computing_first);
+	for (i = 0; i < n && i < STEP_ROWS_MAX; i++)
+		print_step_row(out, cell_machine(agents, sorted[i], "name").s,
+			json_object_get(sorted[i], "steps"), agents);
+	if (n > STEP_ROWS_MAX)
+		fprintf(out, "(and %zu more machine%s with less computing; --json shows all)\n",
+			n - STEP_ROWS_MAX, plural_suffix_of(n - STEP_ROWS_MAX));
+	free(sorted);
+	return n;
 }
 
 /* Show where the time of the last steps went, on each machine and in the mean of the machines. */
 static void print_steps(FILE *out, json_t *root)
 {
 	json_t *steps = json_object_get(root, "steps"), *worst = json_object_get(steps, "worst");
+	json_t *agents = json_object_get(root, "agents");
 	double length_s = cell_sec(steps, "length_s");
-	json_t *a, *s;
-	size_t i, n = 0;
 
 	if (!json_is_object(steps))
 		return;
@@ -103,21 +160,22 @@ static void print_steps(FILE *out, json_t *root)
 		length_s > 0 ? 100 * cell_sec(steps, "computing_s") / length_s : 0,
 		length_s > 0 ? 100 * cell_sec(steps, "exposed_s") / length_s : 0);
 	if (cell_num(steps, "machines") > 1)
-		fprintf(out, "; %.24s computes longest, %.1f ms", cell_str(worst, "host").s,
+		fprintf(out, "; %.24s computes longest, %.1f ms",
+			cell_machine(agents, worst, "agent").s,
 			1e3 * cell_sec(steps, "worst_computing_s"));
-	fprintf(out, "\n%-14s", "MACHINE");
-	for (i = 0; i < N_STEP_COLUMNS; i++)
-		fprintf(out, " %*s", step_columns[i].width, step_columns[i].name);
-	fprintf(out, "  WAITS FOR\n");
-	json_array_foreach (json_object_get(root, "agents"), i, a) {
-		s = json_object_get(a, "steps");
-		if (json_is_object(s) && n++ < STEP_ROWS_MAX)
-			print_step_row(out, cell_str(a, "host").s, s);
-	}
-	if (n > STEP_ROWS_MAX)
-		fprintf(out, "(and %zu more machines; --json shows all)\n", n - STEP_ROWS_MAX);
-	if (n > 1)
-		print_step_row(out, "mean", steps);
+	print_step_heading(out);
+	if (print_step_rows(out, agents) > 1)
+		print_step_row(out, "mean", steps, agents);
+}
+
+/* Print a line about n things of the job, unless there are none. noun: one of them. verb: its
+ * plural form, such as "wait". */
+static void print_job_count(FILE *out, const char *mark, uint64_t n, const char *noun,
+	const char *verb, const char *rest)
+{
+	if (n)
+		fprintf(out, "%s %" PRIu64 " %s%s %s%s %s\n", mark, n, noun, plural_suffix_of(n),
+			verb, verb_suffix_of(n), rest);
 }
 
 /* Show the machines that have left, the workers that wait to join, the workers that wait at a

@@ -392,7 +392,79 @@ static void running_jobs_without_old_calls_are_shown_as_well(void **state)
 	free(p.text);
 }
 
+/* Write the steps of an agent, with its name, its host and its computing time in ms. */
+#define STEPS_OF(name, host, ms, last)                                                             \
+	"{'name': '" name "', 'host': '" host "', 'steps': {'n': 10, 'length_s': 0.1,"             \
+	" 'computing_s': 0.0" ms ", 'last': {'agent': '" last "', 'host': 'h'}, 'n_last': 9}}"
+
+static void machines_that_compute_longest_come_first(void **state)
+{
+	struct bpsctl_page p = render(screen_job,
+		"{'job': {'name': 'x', 'state': 'running'}, 'agents': [" STEPS_OF("a0", "h", "20",
+			"a1") ", " STEPS_OF("a1", "h", "50", "a0") ", " STEPS_OF("a2", "i", "30",
+			"a1") "], 'steps': {'n': 30, 'length_s': 0.1,"
+			      " 'machines': 3, 'worst': {'agent': 'a1', 'host': 'h'}}}");
+	const char *first = strstr(p.text, "\na1 "), *second = strstr(p.text, "\ni  "),
+		   *third = strstr(p.text, "\na0 ");
+
+	(void)state;
+	/* two agents have the host h, so their names stand there */
+	assert_true(first && second && third && first < second && second < third);
+	assert_has(&p, "  a1 (90 %)\n");
+	assert_has(&p, "a1 computes longest");
+	assert_has(&p, "MACHINE          STEP COMPUTE EXPOSED = WAIT  PUSH   SUM  PULL QUEUE LOCAL"
+		       "  WAITS FOR\n");
+	free(p.text);
+}
+
+static void machines_that_are_not_shown_are_counted(void **state)
+{
+	char text[8192] = "{'job': {'name': 'x', 'state': 'running'}, 'agents': [";
+	struct bpsctl_page p;
+
+	(void)state;
+	for (int i = 0; i < 17; i++)
+		strcat(text,
+			i ? ", " STEPS_OF("b", "k", "20", "a1") : STEPS_OF("a", "h", "10", "b"));
+	strcat(text, "], 'steps': {'n': 30, 'length_s': 0.1, 'machines': 17}}");
+	p = render(screen_job, text);
+	assert_lacks(&p, "\nh  ");
+	assert_has(&p, "(and 1 more machine with less computing; --json shows all)\n");
+	free(p.text);
+}
+
+static void asynchronous_job_names_no_worker_that_is_behind(void **state)
+{
+	struct bpsctl_page p = render(screen_job,
+		"{'job': {'name': 'x', 'state': 'running', 'values': {'tensors': 1, 'stale': 1}},"
+		" 'workers': [{'rank': 0, 'submitted': 9, 'behind': 40, 'quiet_s': 9,"
+		" 'oldest': {'tensor': '__bps.barrier', 'round': 3, 's': 0.2}}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_lacks(&p, "push_pulls behind");
+	assert_has(&p, "  asynchronous: a worker may be 1 round ahead of another one\n");
+	assert_has(&p, "a barrier 3, 0.2 s");
+	free(p.text);
+}
+
 /* ---- why-stuck ---- */
+
+static void stuck_names_what_the_librarys_tensors_are_for(void **state)
+{
+	struct bpsctl_page p = render(screen_stuck,
+		"{'jobs': [{'job': {'name': 'x', 'state': 'running'}, 'waits': ["
+		"{'why': 'submit', 'tensor': '__bps.barrier', 'round': 1, 's': 2, 'n_waiting': 1},"
+		"{'why': 'submit', 'tensor': '__bps.bytes.64.0', 'round': 1, 's': 2},"
+		"{'why': 'declare', 'tensor': '__bps_avg.w', 's': 2}]}]}");
+
+	(void)state;
+	assert_has(&p, "! a barrier round 1: 1 worker waiting");
+	assert_has(&p, "! a broadcast or gather round 1: ");
+	assert_has(&p, "! 'w' not ready");
+	assert_lacks(&p, "__bps");
+	free(p.text);
+}
 
 static void stuck_names_tensor_round_and_who_is_missing(void **state)
 {
@@ -639,6 +711,10 @@ int main(void)
 		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
 		cmocka_unit_test(forming_job_shows_missing_ranks_only_if_there_are_any),
 		cmocka_unit_test(running_jobs_without_old_calls_are_shown_as_well),
+		cmocka_unit_test(machines_that_compute_longest_come_first),
+		cmocka_unit_test(machines_that_are_not_shown_are_counted),
+		cmocka_unit_test(asynchronous_job_names_no_worker_that_is_behind),
+		cmocka_unit_test(stuck_names_what_the_librarys_tensors_are_for),
 		cmocka_unit_test(stuck_names_tensor_round_and_who_is_missing),
 		cmocka_unit_test(stuck_sum_names_servers_conditions_and_networks),
 		cmocka_unit_test(stuck_forming_job_names_ranks),
