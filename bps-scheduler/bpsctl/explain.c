@@ -40,8 +40,9 @@ const char *explain_nearest(const char *code, char buf[static NEAREST_HINT_BYTES
 
 static json_t *explanation_row_json(const struct explanation *r)
 {
-	json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "code", r->code, "what", r->what, "effect",
-		r->effect, "action", r->action);
+	const char *kind = r->number ? "error" : r->reporter == BY_ADVICE ? "finding" : "problem";
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s}", "code", r->code, "kind", kind, "what",
+		r->what, "effect", r->effect, "action", r->action);
 
 	if (r->number)
 		json_object_set_new(o, "number", json_integer(r->number));

@@ -328,8 +328,8 @@ static void print_worker_table(FILE *out, json_t *workers)
 		print_worker_row(out, w);
 	}
 	if (n > WORKER_ROWS_MAX)
-		fprintf(out, "(and %zu more workers, which are ahead of these; --json shows all)\n",
-			n - WORKER_ROWS_MAX);
+		fprintf(out, "(and %zu more worker%s ahead of these; --json shows all)\n",
+			n - WORKER_ROWS_MAX, plural_suffix_of(n - WORKER_ROWS_MAX));
 }
 
 static void print_agent_answers(FILE *out, json_t *root)
@@ -367,22 +367,25 @@ int screen_job(FILE *out, json_t *root)
 int screen_advice(FILE *out, json_t *root)
 {
 	json_t *job = json_object_get(root, "job"), *steps = json_object_get(root, "steps"), *f;
-	double length_s = cell_sec(steps, "length_s"), gain_s;
+	double length_s = cell_sec(steps, "length_s"), exposed_s = cell_sec(steps, "exposed_s");
 	size_t i;
 
 	fprintf(out, "job %.40s", cell_str(job, "name").s);
 	if (length_s > 0)
 		fprintf(out, ": step %.1f ms, exposed %.1f ms (%.1f %%)", 1e3 * length_s,
-			1e3 * cell_sec(steps, "exposed_s"),
-			100 * cell_sec(steps, "exposed_s") / length_s);
+			1e3 * exposed_s, 100 * exposed_s / length_s);
+	if (cell_num(steps, "machines") > 1)
+		fprintf(out, " on average, %.1f to %.1f ms by machine",
+			1e3 * cell_sec(root, "exposed_min_s"),
+			1e3 * cell_sec(root, "exposed_max_s"));
 	putc('\n', out);
 	json_array_foreach (json_object_get(root, "findings"), i, f) {
-		char head[24];
+		double gain_s = cell_sec(f, "gain_s");
+		char head[64];
 
-		snprintf(head, sizeof(head), "%zu. ", i + 1);
+		snprintf(head, sizeof(head), "%zu. %.24s: ", i + 1, cell_str(f, "code").s);
 		cell_wrapped_key(out, head, f, "text");
 		cell_wrapped_key(out, "   -> ", f, "next");
-		gain_s = cell_sec(f, "gain_s");
 		if (gain_s > 0 && length_s > 0)
 			fprintf(out, "   gain: up to %.1f ms a step (%.0f %%)\n", 1e3 * gain_s,
 				100 * gain_s / length_s);

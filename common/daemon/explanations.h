@@ -4,8 +4,9 @@
  * `bpsctl explain` prints the table. The status of a daemon takes from it the codes of the daemon's
  * problems, and each text that does not depend on the case. */
 
-/* Daemons that report a problem. 0: the row explains an error. */
-enum explanation_reporter { BY_SCHEDULER = 1, BY_SERVER = 2, BY_AGENT = 4 };
+/* Daemons that report a problem. BY_ADVICE: `bpsctl advise` reports it. 0: the row explains an
+ * error. */
+enum explanation_reporter { BY_SCHEDULER = 1, BY_SERVER = 2, BY_AGENT = 4, BY_ADVICE = 8 };
 #define BY_MEMBER (BY_SERVER | BY_AGENT)
 
 struct explanation {

@@ -328,7 +328,9 @@ def test_each_problem_that_is_explained_has_a_cause_here():
         timeout=10,
         check=True,
     )
-    assert {c["code"] for c in json.loads(p.stdout)["codes"] if "number" not in c} == set(CAUSES)
+    assert {c["code"] for c in json.loads(p.stdout)["codes"] if c["kind"] == "problem"} == set(
+        CAUSES
+    )
 
 
 @pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed")

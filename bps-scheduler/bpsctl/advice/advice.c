@@ -11,6 +11,9 @@
 #include <string.h>
 
 #define FINDINGS_MAX 3
+/* A job hangs if a call has waited for this many seconds, and for this many steps. */
+#define HANG_S     2.0
+#define HANG_STEPS 10
 /* Shares of a step. If less than LITTLE is exposed, nothing helps. A part of the exposed time that
  * takes less than WORTH of the step is not mentioned. */
 #define LITTLE 0.05
@@ -24,6 +27,10 @@
 #define SMALL_BYTES 16384
 /* Bytes of a value as f32 over its bytes as int8 with a scale for 256 values */
 #define INT8_RATIO (4.0 / (260.0 / 256))
+
+struct machine_label {
+	char s[160];
+};
 
 struct advice {
 	json_t *job, *cluster, *findings;
@@ -62,6 +69,24 @@ static void add_finding(
 	json_array_append_new(
 		a->findings, json_pack("{s:s, s:s, s:s, s:o}", "code", code, "text", text, "next",
 				     next, "gain_s", gain_s < 0 ? json_null() : json_real(gain_s)));
+}
+
+/* Return the host of a machine or, if several agents of the job have this host, host and agent. */
+static struct machine_label label_of(struct advice *a, json_t *machine, const char *key)
+{
+	const char *host = text_of(machine, "host");
+	struct machine_label label;
+	json_t *agent;
+	size_t i, n = 0;
+
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent)
+		n += strcmp(text_of(agent, "host"), host) == 0;
+	if (n > 1)
+		snprintf(label.s, sizeof(label.s), "%.64s (agent %.64s)", host,
+			text_of(machine, key));
+	else
+		snprintf(label.s, sizeof(label.s), "%.64s", host);
+	return label;
 }
 
 /* Return the steps of the machine that takes longest in `phase`. */
@@ -109,11 +134,14 @@ static void advise_on_late_machine(struct advice *a)
 	share *= n_machines / (n_machines - 1);
 	if (share <= 0.5 + 1 / (2 * n_machines) || wait_s < WORTH * a->length_s)
 		return;
+	/* with a backup machine, one of two machines would go on alone */
 	add_finding(a, "LATE_MACHINE", wait_s,
-		"look at that machine's load, clock and input files; backup machines (BPS_BACKUP) "
-		"let the others go on",
-		"%s comes last in %.0f %% of the steps, and the other machines wait %.1f ms for it",
-		text_of(last, "host"), 100 * (share < 1 ? share : 1), 1e3 * wait_s);
+		n_machines > 2 ? "look at that machine's load, clock and input files; backup "
+				 "machines (BPS_BACKUP) let the others go on"
+			       : "look at that machine's load, clock and input files",
+		"%s comes last in %.0f %% of the steps, and the other machine%s %.1f ms for it",
+		label_of(a, last, "agent").s, 100 * (share < 1 ? share : 1),
+		n_machines > 2 ? "s wait" : " waits", 1e3 * wait_s);
 }
 
 /* Find the member of the cluster with the name `name`. */
@@ -237,7 +265,7 @@ static void advise_on_local(struct advice *a)
 		return;
 	add_finding(a, "LOCAL", local_s,
 		"compare the workers of this machine: input files, processors, GPUs",
-		"the workers of %s wait %.1f ms for each other", text_of(agent, "host"),
+		"the workers of %s wait %.1f ms for each other", label_of(a, agent, "name").s,
 		1e3 * local_s);
 }
 
@@ -255,14 +283,14 @@ static void advise_on_queue(struct advice *a)
 			"DistributedOptimizer",
 			"the agent of %s needs %.1f ms to start on %.0f tensors of %.0f bytes on "
 			"average",
-			text_of(agent, "host"), 1e3 * queue_s, tensors, bytes / tensors);
+			label_of(a, agent, "name").s, 1e3 * queue_s, tensors, bytes / tensors);
 		return;
 	}
 	m = find_member(a, text_of(agent, "name"));
 	add_finding(a, "QUEUE", queue_s,
 		"give the agent more threads (`threads` in bps.conf), or raise job-inflight",
 		"contributions wait %.1f ms in the agent of %s, whose threads are busy for %.0f %%",
-		1e3 * queue_s, text_of(agent, "host"), real_of(m, "busy_percent"));
+		1e3 * queue_s, label_of(a, agent, "name").s, real_of(m, "busy_percent"));
 }
 
 /* ---- */
@@ -275,8 +303,9 @@ static int larger_gain_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Return the findings with the largest gains, sorted. Takes the reference to `all`. */
-static json_t *best_findings(json_t *all)
+/* Return the first n_first findings, and those of the others with the largest gains, sorted. Takes
+ * the reference to `all`. */
+static json_t *best_findings(json_t *all, size_t n_first)
 {
 	size_t n = json_array_size(all);
 	json_t **sorted = calloc(n + 1, sizeof(*sorted)), *list = json_array();
@@ -284,12 +313,45 @@ static json_t *best_findings(json_t *all)
 	for (size_t i = 0; sorted && i < n; i++)
 		sorted[i] = json_array_get(all, i);
 	if (sorted)
-		qsort(sorted, n, sizeof(*sorted), larger_gain_first);
-	for (size_t i = 0; sorted && i < n && i < FINDINGS_MAX; i++)
+		qsort(sorted + n_first, n - n_first, sizeof(*sorted), larger_gain_first);
+	for (size_t i = 0; sorted && i < n && i < n_first + FINDINGS_MAX; i++)
 		json_array_append(list, sorted[i]);
 	free(sorted);
 	json_decref(all);
 	return list;
+}
+
+/* Calls wait for so long that no step will end soon. */
+static void advise_on_hang(struct advice *a)
+{
+	const char *job = text_of(a->brief, "name");
+	double longest_s = 0;
+	json_t *wait;
+	char next[160];
+	size_t i;
+
+	json_array_foreach (json_object_get(a->job, "waits"), i, wait)
+		if (strcmp(text_of(wait, "why"), "join") != 0 && real_of(wait, "s") > longest_s)
+			longest_s = real_of(wait, "s");
+	if (longest_s < HANG_S || longest_s < HANG_STEPS * a->length_s)
+		return;
+	snprintf(next, sizeof(next), "`bpsctl why-stuck %.64s` names the workers that are missing",
+		job);
+	add_finding(a, "HANG", -1, next, "the job hangs: a call has waited for %.1f s%s", longest_s,
+		a->length_s > 0 ? "; what follows is about the steps before" : "");
+}
+
+static void advise_on_ended_job(struct advice *a)
+{
+	const char *text = json_string_value(json_object_get(a->brief, "text"));
+
+	add_finding(a, "ENDED", -1,
+		"`bpsctl events` shows what happened; if the job failed, the logs of its agents "
+		"have its last steps",
+		"the job ended %.0f s ago%s%.200s; where the time of its steps went is no longer "
+		"known",
+		real_of(a->brief, "state_s"), text && *text ? ": " : " without an error",
+		text ? text : "");
 }
 
 static void advise_on_unknown_steps(struct advice *a)
@@ -303,13 +365,14 @@ static void advise_on_unknown_steps(struct advice *a)
 static void advise_on_steps(struct advice *a)
 {
 	json_t *worst = json_object_get(a->steps, "worst");
+	size_t n_before = json_array_size(a->findings);
 
 	if (a->exposed_s < LITTLE * a->length_s) {
 		add_finding(a, "COMPUTING", -1,
 			"make the computation faster; the network and the servers are no limit",
 			"only %.1f %% of a step is exposed communication; %s computes longest, "
 			"%.1f ms",
-			100 * a->exposed_s / a->length_s, text_of(worst, "host"),
+			100 * a->exposed_s / a->length_s, label_of(a, worst, "agent").s,
 			1e3 * real_of(a->steps, "worst_computing_s"));
 		return;
 	}
@@ -318,11 +381,28 @@ static void advise_on_steps(struct advice *a)
 	advise_on_slow_server(a);
 	advise_on_local(a);
 	advise_on_queue(a);
-	if (!json_array_size(a->findings))
+	if (json_array_size(a->findings) == n_before)
 		add_finding(a, "SPREAD", -1,
 			"look at the columns of `bpsctl job`, or at a trace (`bpsctl trace`)",
 			"%.1f ms of a step are exposed, but no single cause stands out",
 			1e3 * a->exposed_s);
+}
+
+/* Write the shortest and the longest exposed time of a step by machine; 0: not known. */
+static void find_exposed_range(struct advice *a, double *ret_min_s, double *ret_max_s)
+{
+	json_t *agent;
+	size_t i;
+
+	*ret_min_s = *ret_max_s = a->exposed_s;
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
+		json_t *steps = json_object_get(agent, "steps");
+
+		if (!json_is_object(steps))
+			continue;
+		*ret_min_s = fmin(*ret_min_s, real_of(steps, "exposed_s"));
+		*ret_max_s = fmax(*ret_max_s, real_of(steps, "exposed_s"));
+	}
 }
 
 json_t *advice_about_job(json_t *job, json_t *cluster)
@@ -332,14 +412,22 @@ json_t *advice_about_job(json_t *job, json_t *cluster)
 		.findings = json_array(),
 		.brief = json_object_get(job, "job"),
 		.steps = json_object_get(job, "steps")};
+	double min_s, max_s;
+	size_t n_first;
 
 	a.length_s = real_of(a.steps, "length_s");
 	a.exposed_s = real_of(a.steps, "exposed_s");
+	find_exposed_range(&a, &min_s, &max_s);
+	advise_on_hang(&a);
+	n_first = json_array_size(a.findings);
 	if (a.length_s > 0)
 		advise_on_steps(&a);
-	else
+	else if (strcmp(text_of(a.brief, "state"), "ended") == 0)
+		advise_on_ended_job(&a);
+	else if (!n_first)
 		advise_on_unknown_steps(&a);
-	return json_pack("{s:i, s:s, s:O, s:O, s:o}", "schema", 1, "role", "scheduler", "job",
-		a.brief, "steps", json_is_object(a.steps) ? a.steps : json_null(), "findings",
-		best_findings(a.findings));
+	return json_pack("{s:i, s:s, s:O, s:O, s:f, s:f, s:o}", "schema", 1, "role", "scheduler",
+		"job", a.brief, "steps", json_is_object(a.steps) ? a.steps : json_null(),
+		"exposed_min_s", min_s, "exposed_max_s", max_s, "findings",
+		best_findings(a.findings, n_first));
 }

@@ -4,9 +4,11 @@
  * figures of two documents, and change nothing. */
 #include <jansson.h>
 
-/* Return the findings about a job, the one with the largest gain first, as a new reference. NULL:
- * out of memory. The document has the fields
+/* Return the findings about a job, as a new reference: HANG comes first, then the one with the
+ * largest gain. NULL: out of memory. The document has the fields
  *   job, steps     those of the job's document
+ *   exposed_min_s exposed_max_s
+ *                  range of the machines' exposed times in a step
  *   findings[code text next gain_s]
  *                  text: what takes time; next: what to do; gain_s: seconds per step that this may
  *                  save, null: not known

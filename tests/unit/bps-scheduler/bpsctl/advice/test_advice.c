@@ -1,6 +1,7 @@
 /* The findings of `bpsctl advise` (bps-scheduler/bpsctl/advice/advice.h). */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -173,6 +174,89 @@ static void unknown_steps_and_empty_documents_are_no_crash(void **state)
 	expect_findings(job, json_object(), "SPREAD", (const double[]){-1});
 }
 
+/* Return the n-th finding about the job, which the function frees. */
+static json_t *nth_finding(json_t *job, size_t n)
+{
+	json_t *cluster = cluster_json(0, 0, 1), *doc = advice_about_job(job, cluster);
+	json_t *f = json_incref(json_array_get(json_object_get(doc, "findings"), n));
+
+	json_decref(doc);
+	json_decref(job);
+	json_decref(cluster);
+	return f;
+}
+
+static void assert_field_has(json_t *f, const char *key, const char *part, bool is_there)
+{
+	const char *text = json_string_value(json_object_get(f, key));
+
+	if (!text || !strstr(text, part) == is_there)
+		fail_msg("'%s' in %s: %s", part, key, text ? text : "-");
+}
+
+static void hang_comes_first_and_names_the_command(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.wait = 30, .last = "a1"}, 10), *f;
+
+	(void)state;
+	json_object_set_new(job, "waits",
+		json_pack("[{s:s, s:f}, {s:s, s:f}]", "why", "submit", "s", 7.5, "why", "sum", "s",
+			1.0));
+	json_incref(job);
+	expect_findings(job, cluster_json(0, 0, 1), "HANG LATE_MACHINE", (const double[]){-1, 30});
+	f = nth_finding(job, 0);
+	assert_field_has(f, "text", "has waited for 7.5 s", true);
+	assert_field_has(f, "next", "`bpsctl why-stuck j`", true);
+	json_decref(f);
+	/* the same wait is usual for a job whose steps take a second */
+	job = job_json(&(struct phases_ms){.wait = 30, .last = "a1"}, 10);
+	json_object_set_new(json_object_get(job, "steps"), "length_s", json_real(1.0));
+	json_object_set_new(job, "waits", json_pack("[{s:s, s:f}]", "why", "submit", "s", 7.5));
+	expect_findings(job, cluster_json(0, 0, 1), "COMPUTING", (const double[]){-1});
+}
+
+static void two_machines_get_no_advice_about_backup_machines(void **state)
+{
+	json_t *f = nth_finding(job_json(&(struct phases_ms){.wait = 30, .last = "a1"}, 10), 0);
+	json_t *job = job_json(&(struct phases_ms){.wait = 30, .last = "a1"}, 20);
+
+	(void)state;
+	assert_field_has(f, "next", "BPS_BACKUP", false);
+	assert_field_has(f, "text", "the other machine waits", true);
+	json_decref(f);
+	json_object_set_new(json_object_get(job, "steps"), "machines", json_integer(3));
+	f = nth_finding(job, 0);
+	assert_field_has(f, "next", "BPS_BACKUP", true);
+	json_decref(f);
+}
+
+static void agents_of_one_host_are_told_apart(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.local = 30}, 0), *agent, *f;
+	size_t i;
+
+	(void)state;
+	json_array_foreach (json_object_get(job, "agents"), i, agent)
+		json_object_set_new(agent, "host", json_string("h"));
+	f = nth_finding(job, 0);
+	assert_field_has(f, "text", "workers of h (agent a0)", true);
+	json_decref(f);
+}
+
+static void ended_job_has_ended(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){0}, 0), *f;
+
+	(void)state;
+	json_object_set_new(job, "steps", json_null());
+	json_object_set_new(json_object_get(job, "job"), "state", json_string("ended"));
+	json_object_set_new(json_object_get(job, "job"), "state_s", json_real(12));
+	json_object_set_new(json_object_get(job, "job"), "text", json_string("killed by root"));
+	f = nth_finding(job, 0);
+	assert_field_has(f, "text", "ended 12 s ago: killed by root", true);
+	json_decref(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +268,10 @@ int main(void)
 		cmocka_unit_test(slow_server_is_told_from_slow_servers),
 		cmocka_unit_test(largest_gains_come_first),
 		cmocka_unit_test(small_tensors_are_named),
+		cmocka_unit_test(hang_comes_first_and_names_the_command),
+		cmocka_unit_test(two_machines_get_no_advice_about_backup_machines),
+		cmocka_unit_test(agents_of_one_host_are_told_apart),
+		cmocka_unit_test(ended_job_has_ended),
 		cmocka_unit_test(unknown_steps_and_empty_documents_are_no_crash),
 	};
 
