@@ -135,6 +135,12 @@ static int steer_run_drain(
 		call->now_ns, &reply->text);
 }
 
+static int steer_run_drain_preview(
+	struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	return drain_preview(s->core, call->target, &reply->text);
+}
+
 static int steer_run_undrain(
 	struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
@@ -168,6 +174,7 @@ static const struct verb {
 	verb_fn *run;
 } verbs[] = {
 	{"drain", true, true, {"reason"}, steer_run_drain},
+	{"drain preview", true, false, {NULL}, steer_run_drain_preview},
 	{"drain status", true, false, {NULL}, steer_run_drain_status},
 	{"job kill", true, true, {"reason"}, steer_run_job_kill},
 	{"key status", false, false, {NULL}, keys_status},

@@ -27,7 +27,7 @@ struct bpsctl_opts {
 	struct steer_conf steer;
 	const char *reason, *config_dir;
 	const char *more; /* second argument of the command; "" if there is none */
-	bool json, watch, follow, verbose, force, wait, topology;
+	bool json, watch, follow, verbose, force, wait, dry_run, topology;
 	uint64_t interval_us, timeout_us;
 	/* value of --since: an event number, or a time span such as "10min"; "": --since is not
 	 * given */

@@ -15,6 +15,8 @@
 #include "common/wire/ctlmsg.h"
 
 #define WAIT_MS 200 /* milliseconds between two checks of --wait */
+/* nanoseconds after which --wait shows a smaller number of partitions */
+#define PROGRESS_LINE_NS UINT64_C(2000000000)
 
 /* Return whether the address stands for all addresses of this host. */
 static bool is_any_address(const struct addr *a)
@@ -123,7 +125,7 @@ static int print_drain_complete(const struct bpsctl_opts *o, const char *target,
  * while the scheduler is unreachable. */
 static int wait_until_drained(const struct bpsctl_opts *o, const char *target)
 {
-	uint64_t begin = clock_now_ns(), n = 1, took_ns;
+	uint64_t begin = clock_now_ns(), n = 1, took_ns, shown_ns = 0, shown = UINT64_MAX;
 	const struct timespec pause = {.tv_nsec = WAIT_MS * 1000000L};
 	struct err_text err = {""}, late;
 	int rc;
@@ -137,6 +139,12 @@ static int wait_until_drained(const struct bpsctl_opts *o, const char *target)
 			return print_failure(rc, &err);
 		if (took_ns / 1000 > o->timeout_us)
 			break;
+		if (rc == 0 && !o->json && n < shown && took_ns >= shown_ns + PROGRESS_LINE_NS) {
+			printf("%" PRIu64 " partition%s left\n", n, plural_suffix_of(n));
+			fflush(stdout);
+			shown = n;
+			shown_ns = took_ns;
+		}
 		nanosleep(&pause, NULL);
 	}
 	if (rc < 0)
@@ -155,6 +163,9 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 	bool is_answer;
 	int rc = send_steer_request(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
 
+	if (o->dry_run)
+		return send_request_and_print(o, "drain preview", arg, NULL, 0);
+	rc = send_steer_request(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
 	if (rc < 0)
 		return print_request_error(rc, is_answer, &err);
 	if (!o->wait)

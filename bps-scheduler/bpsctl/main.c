@@ -56,6 +56,8 @@ static const struct setting rows[] = {
 		.max = CTL_STEER_VALUE_MAX, .help = "reason, shown to the affected users"},
 	{"wait", SET_BOOL, SETTING_AT(struct bpsctl_opts, wait), .def = "no",
 		.help = "`drain`: return only when the server has no partitions any more"},
+	{"dry-run", SET_BOOL, SETTING_AT(struct bpsctl_opts, dry_run), .def = "no",
+		.help = "`drain`: print what the drain would do, and change nothing"},
 	{"timeout", SET_DURATION, SETTING_AT(struct bpsctl_opts, timeout_us), .def = "60s",
 		.min = SETTING_S, .max = 86400 * SETTING_S, .help = "time limit of --wait"},
 };
@@ -108,7 +110,8 @@ static const struct bpsctl_command commands[] = {
 	{"explain", "[CODE]", NULL, "meaning of a problem or an error, and what to do",
 		.run = cmd_explain},
 	{"drain", "NAME", NULL,
-		"move a server's partitions away, or give an agent no new jobs; --reason, --wait",
+		"move a server's partitions away, or give an agent no new jobs; --reason, --wait, "
+		"--dry-run",
 		.run = cmd_drain},
 	{"undrain", "NAME", NULL, "use a drained server or agent again", .run = cmd_undrain},
 	{"mute", "CODE", "[DURATION]",

@@ -184,6 +184,33 @@ int drain_set_member(struct sched_core *c, const char *target, const char *reaso
 	return 0;
 }
 
+int drain_preview(struct sched_core *c, const char *target, struct err_text *ret_text)
+{
+	struct sched_member *m = NULL;
+	int rc = drain_find_member(c, target, &m, ret_text);
+	uint32_t n_jobs, n_takers;
+	uint64_t n;
+
+	if (rc == 0)
+		rc = check_may_drain(c, m, ret_text);
+	if (rc < 0)
+		return rc;
+	if (m->is_drained)
+		return drain_describe(c, m, ret_text);
+	n = drain_count_parts(c, m);
+	n_jobs = count_member_jobs(c, m);
+	n_takers = count_other_partition_takers(c, m);
+	if (m->role == ROLE_AGENT)
+		return err_set(ret_text, 0,
+			"a drain of agent %s would end no job: its %u running job%s would go on",
+			m->name, n_jobs, plural_suffix_of(n_jobs));
+	return err_set(ret_text, 0,
+		"a drain of server %s would move %llu partition%s, %.1f MiB of sums, to %u other "
+		"server%s",
+		m->name, (unsigned long long)n, plural_suffix_of(n), (double)m->sums_bytes / 0x1p20,
+		n_takers, plural_suffix_of(n_takers));
+}
+
 int drain_clear_member(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err)
 {

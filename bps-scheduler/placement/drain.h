@@ -38,6 +38,9 @@ int drain_find_member(
  * or if the other servers lack memory for the target's sums. */
 int drain_set_member(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
+/* Write a sentence about what a drain of the target would do, and change nothing. Errors: those of
+ * drain_set_member. */
+int drain_preview(struct sched_core *c, const char *target, struct err_text *ret_text);
 /* Undrain the target. After every success, the caller must call sched_commit. Errors: the errors of
  * drain_find_member; -EALREADY if the target is not drained. */
 int drain_clear_member(

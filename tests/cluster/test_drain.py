@@ -1,6 +1,7 @@
 """Servers are drained, undrained, and added while jobs run. No round fails, all sums are exact."""
 
 import json
+import re
 import signal
 
 import bps
@@ -9,10 +10,10 @@ from keeper import KeptDaemon
 N_TENSORS = 24
 
 
-def start_rounds(c, workers, name="drained"):
+def start_rounds(c, workers, name="drained", n_tensors=N_TENSORS):
     """Start a job with many partitions, which runs until its stop file appears."""
     stop = c.dir / f"stop-{name}"
-    args = {"n_elems": 8000, "n_tensors": N_TENSORS, "stop": str(stop)}
+    args = {"n_elems": 8000, "n_tensors": n_tensors, "stop": str(stop)}
     return *c.start_running("rounds_while", workers, args, job=name), stop
 
 
@@ -27,6 +28,12 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     c = cluster(agents=3, servers=3)
     started, progress, stop = start_rounds(c, 3)
     assert all(c.member(f"s{i}")["partitions"] for i in range(3))
+    n = c.member("s1")["partitions"]
+    p = c.steer("drain", "s1", "--dry-run")
+    assert f"would move {n} partitions, " in p.stdout and "to 2 other servers" in p.stdout, p
+    p = c.steer("drain", "a0", "--dry-run")
+    assert "its 1 running job would go on" in p.stdout and not c.member("a0")["is_drained"], p
+    assert not c.member("s1")["is_drained"]
     p = c.steer("drain", "s1", "--reason", "new disk")
     assert p.returncode == 0 and "moving to 2 other servers" in p.stdout, p
     c.wait_for("s1 is empty", lambda: not c.member("s1")["partitions"])
@@ -38,8 +45,9 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     p = c.steer("drain", "s1", "--wait")
     assert p.returncode == 0 and "has no partitions any more" in p.stdout, p
     assert c.steer("drain", "s0").returncode == 0
-    p = c.steer("drain", "s2")
-    assert p.returncode == 2 and "'s2' is the last server that accepts partitions" in p.stderr, p
+    for words in (["drain", "s2", "--dry-run"], ["drain", "s2"]):
+        p = c.steer(*words)
+        assert p.returncode == 2 and "'s2' is the last server that accepts" in p.stderr, p
     c.wait_for("s2 has all", lambda: not c.member("s0")["partitions"])
     text = c.bpsctl("servers").stdout
     assert "drained: by " in text and "drained: new disk, by " in text, text
@@ -53,6 +61,19 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     told = c.events()
     assert any(k == "steer" and "drain s1: server s1 is being drained" in t for k, t in told), told
     assert any(k == "partitions" and "move away" in t for k, t in told), told
+    finish(c, started, stop)
+
+
+def test_wait_for_a_drain_shows_what_is_left(cluster):
+    c = cluster(agents=2, servers=2, scheduler_args=("--agent-dead", "60s"))
+    started, _, stop = start_rounds(c, 2, n_tensors=100)
+    c.agents[1].kill(signal.SIGSTOP)  # which must apply the first moves before the next ones
+    p = c.steer("drain", "s1", "--wait", "--timeout", "2500ms")
+    c.agents[1].kill(signal.SIGCONT)
+    left = [int(n) for n in re.findall(r"(?m)^(\d+) partitions? left$", p.stdout)]
+    assert p.returncode == 1 and left and left == sorted(left, reverse=True), p
+    assert f"s1 still has {left[-1]} partition" in p.stderr, p
+    c.wait_for("s1 is empty", lambda: not c.member("s1")["partitions"])
     finish(c, started, stop)
 
 
