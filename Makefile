@@ -57,7 +57,7 @@ CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c
 	   $(addprefix common/data/,dtype.c shape.c copy_nontemporal.c simd.c \
 	   block.c block_avx2.c block_avx512.c convert.c convert_avx2.c convert_avx512.c) \
 	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \
-	   common/os/fd_passing.c \
+	   common/os/fd_passing.c common/os/file_save.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c first_line.c \
 	   nearest_name.c)
 TOOLS	:= $(call tree,libbpsclient/tools)

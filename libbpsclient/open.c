@@ -149,7 +149,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		client_free(b);
 		return rc;
 	}
-	trace_plan_from_env(&b->trace, b->rank, b->local_rank);
+	trace_plan_from_env(&b->trace, b->rank);
 	if (bps_rank(b) == 0) /* one warning per job is enough, so rank 0 prints it */
 		pthread_once(&warned, ignored_variables_warn);
 	*ret = b;

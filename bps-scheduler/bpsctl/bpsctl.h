@@ -23,7 +23,8 @@
 
 struct bpsctl_opts {
 	struct addr scheduler_http, agent_http;
-	bool is_scheduler_given; /* scheduler_http is not the default */
+	/* scheduler_http or agent_http is not the default */
+	bool is_scheduler_given, is_agent_given;
 	struct steer_conf steer;
 	const char *reason, *config_dir;
 	const char *more; /* second argument of the command; "" if there is none */

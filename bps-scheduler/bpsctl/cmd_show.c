@@ -15,6 +15,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/version.h"
+#include "common/os/file_save.h"
 #include "common/wire/ctlmsg.h"
 
 /* Fetch and show one screen. If the daemon is unreachable, show the error instead; --watch goes
@@ -111,34 +112,40 @@ int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 
 int cmd_trace(const struct bpsctl_opts *o, const char *arg)
 {
-	char by_default[CTL_JOB_NAME_MAX + sizeof(".trace.json")], text[512];
+	char by_default[CTL_JOB_NAME_MAX + CTL_NAME_MAX + sizeof("..trace.json")], text[512];
 	const char *path = *o->more ? o->more : by_default;
 	struct err_text err = {""};
-	json_t *root = NULL;
-	uint64_t n, lost;
+	json_t *head = NULL, *bps;
+	char *trace = NULL;
+	size_t n = 0;
 	int rc;
 
-	snprintf(by_default, sizeof(by_default), "%s.trace.json", arg);
 	query_time_limit_set(false);
-	rc = fetch_trace(o, arg, &root, &err);
+	rc = fetch_trace(o, arg, &trace, &n, &head, &err);
 	if (rc < 0)
 		return print_failure(rc, &err);
-	n = cell_num(json_object_get(root, "bps"), "records");
-	lost = cell_num(json_object_get(root, "bps"), "lost");
-	rc = json_dump_file(root, path, JSON_COMPACT | JSON_REAL_PRECISION(15));
-	json_decref(root);
+	bps = json_object_get(head, "bps");
+	snprintf(by_default, sizeof(by_default), "%s.%.63s.trace.json", arg,
+		cell_str(bps, "agent").s);
+	rc = file_save(path, -1, trace, n);
+	free(trace);
 	if (rc < 0) {
+		json_decref(head);
 		snprintf(text, sizeof(text), "cannot write the file '%.300s': %s", path,
-			strerror(errno));
+			strerror(-rc));
 		return print_error_line(text, EXIT_ERR);
 	}
 	snprintf(text, sizeof(text),
-		"wrote %" PRIu64 " rounds to %.300s (%" PRIu64
+		"wrote %" PRIu64 " round%s to %.300s (%" PRIu64
 		" earlier ones are not kept): open it in https://ui.perfetto.dev",
-		n, path, lost);
-	return print_answer(o, text,
+		cell_num(bps, "records"), plural_suffix_of(cell_num(bps, "records")), path,
+		cell_num(bps, "lost"));
+	rc = print_answer(o, text,
 		json_pack("{s:i, s:s, s:I, s:I}", "schema", 1, "file", path, "records",
-			(json_int_t)n, "lost", (json_int_t)lost));
+			(json_int_t)cell_num(bps, "records"), "lost",
+			(json_int_t)cell_num(bps, "lost")));
+	json_decref(head);
+	return rc;
 }
 
 static int view_fetch_checks(

@@ -15,6 +15,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/clock.h"
+#include "common/os/machine.h"
 #include "common/wire/ctlmsg.h"
 
 /* time limit of a command's requests in milliseconds, so that bpsctl answers within two seconds */
@@ -428,28 +429,146 @@ int fetch_advice(const struct bpsctl_opts *o, const char *arg, json_t **ret, str
 	return rc < 0 || *ret ? rc : err_set(err, -ENOMEM, "out of memory");
 }
 
-int fetch_trace(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+/* Return the fields of a trace that come before its events; NULL: the text is no trace. */
+static json_t *parse_trace_head(const char *text)
 {
-	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
-	int rc;
+	const char *events = strstr(text, ",\"traceEvents\":[");
+	char *head = events ? strndup(text, (size_t)(events - text) + 1) : NULL;
+	json_t *root;
 
+	if (!head)
+		return NULL;
+	head[events - text] = '}';
+	root = json_loads(head, 0, NULL);
+	free(head);
+	return root;
+}
+
+/* Explain why there is no trace of the job: the job has ended, or *err has the agent's reason.
+ * Returns the error code. */
+static int explain_missing_trace(
+	const struct bpsctl_opts *o, const char *job, int rc, struct err_text *err)
+{
+	json_t *doc = NULL, *brief;
+	struct err_text ignored;
+
+	if (fetch_job(o, job, &doc, &ignored) < 0)
+		return rc;
+	brief = json_object_get(doc, "job");
+	if (cell_is(brief, "state", "ended"))
+		rc = err_set(err, BPS_ENOTFOUND,
+			"job %.64s ended %s ago, and agents keep the rounds of a job only while it "
+			"runs: `bpsctl job %.64s` shows how it ended; if it failed, the logs of "
+			"its "
+			"agents have its last steps",
+			job, cell_time_span(cell_sec(brief, "state_s")).s, job);
+	else if (rc == BPS_ENOTFOUND)
+		err_set(err, rc,
+			"this agent has no worker of job %.64s: --agent-http sets the address of "
+			"another one (`bpsctl job %.64s` lists its machines, `bpsctl agents` the "
+			"ports)",
+			job, job);
+	json_decref(doc);
+	return rc;
+}
+
+/* Read the address of a member's HTTP server, as seen from the member's host. */
+static bool read_http_address(json_t *member, struct addr *ret)
+{
+	const char *text = json_string_value(json_object_get(member, "http"));
+
+	if (!text || addr_parse(ret, text, AGENT_HTTP, NULL) < 0)
+		return false;
+	if (strcmp(ret->host, "*") == 0)
+		snprintf(ret->host, sizeof(ret->host), "127.0.0.1");
+	return true;
+}
+
+/* Find the agents of this host that have workers of the job. Returns their number, and writes the
+ * addresses to `text`. *ret: address of the first one; unchanged if there is none. */
+static size_t find_agents_of_host(json_t *job, json_t *cluster, struct addr *ret, char text[256])
+{
+	char host[MACHINE_NAME_BYTES], domain[MACHINE_NAME_BYTES], where[ADDR_TEXT_BYTES];
+	size_t i, k, n = 0, at = 0;
+	struct addr a;
+	json_t *agent, *m;
+
+	machine_host_name(host, domain);
+	json_array_foreach (json_object_get(job, "agents"), i, agent) {
+		if (!cell_is(agent, "host", host))
+			continue;
+		json_array_foreach (json_object_get(cluster, "members"), k, m) {
+			if (!cell_is(m, "role", "agent") ||
+				!cell_is(m, "name", cell_str(agent, "name").s) ||
+				!read_http_address(m, &a))
+				continue;
+			if (!n++)
+				*ret = a;
+			if (at < 150)
+				at += (size_t)snprintf(text + at, 256 - at, "%s%.64s (agent %.40s)",
+					at ? " or " : "", addr_format(&a, where),
+					cell_str(m, "name").s);
+		}
+	}
+	return n;
+}
+
+/* Find the agent of this host that has workers of the job. If the scheduler does not know one, *ret
+ * stays. */
+static int find_agent_of_job(
+	const struct bpsctl_opts *o, const char *name, struct addr *ret, struct err_text *err)
+{
+	json_t *job = NULL, *cluster = NULL;
+	struct err_text ignored;
+	char text[256] = "";
+	size_t n = 0;
+
+	if (fetch_job(o, name, &job, &ignored) == 0 &&
+		fetch_path(&o->scheduler_http, "/status", &cluster, &ignored) == 0)
+		n = find_agents_of_host(job, cluster, ret, text);
+	json_decref(job);
+	json_decref(cluster);
+	return n < 2 ? 0
+		     : err_set(err, -EINVAL,
+			       "several agents of this host have workers of the job: pass "
+			       "--agent-http %s",
+			       text);
+}
+
+int fetch_trace(const struct bpsctl_opts *o, const char *arg, char **ret_text, size_t *ret_n,
+	json_t **ret_head, struct err_text *err)
+{
+	char escaped[3 * CTL_JOB_NAME_MAX + 1];
+	struct http_get g = {.wants_text = true};
+	struct addr agent = o->agent_http;
+	int rc = o->is_agent_given ? 0 : find_agent_of_job(o, arg, &agent, err);
+
+	if (rc < 0)
+		return rc;
 	if (!http_escape(arg, escaped, sizeof(escaped)))
 		return err_set(
 			err, BPS_ENOTFOUND, "there is no such job: the name is too long for a job");
-	snprintf(path, sizeof(path), "/status?trace=%s", escaped);
-	rc = fetch_path_within_ms(&o->agent_http, path, TRACE_MS, ret, err);
+	snprintf(g.path, sizeof(g.path), "/status?trace=%s", escaped);
+	http_get_all(&agent, &g, 1, TRACE_MS);
+	rc = g.text ? 0 : http_get_extract_document(&g, ret_head, err);
 	if (rc == BPS_ENOSCHED)
-		return err_set(err, rc,
+		err_set(err, rc,
 			"no agent answers at %.80s:%u (--agent-http sets the address of this "
-			"host's agent; its log names the port)",
-			o->agent_http.host, o->agent_http.port);
-	if (rc < 0 || json_is_array(json_object_get(*ret, "traceEvents")))
-		return rc;
-	json_decref(*ret);
+			"host's agent; `bpsctl agents` shows the ports)",
+			agent.host, agent.port);
+	if (rc < 0)
+		return explain_missing_trace(o, arg, rc, err);
+	*ret_head = g.text ? parse_trace_head(g.text) : NULL;
+	if (*ret_head) {
+		*ret_text = g.text;
+		*ret_n = g.n_text;
+		return 0;
+	}
+	free(g.text);
 	return err_set(err, -EINVAL,
 		"the daemon at %.80s:%u is not an agent (--agent-http sets the address of this "
 		"host's agent)",
-		o->agent_http.host, o->agent_http.port);
+		agent.host, agent.port);
 }
 
 static int stuck_of_scheduler(

@@ -65,9 +65,12 @@ int fetch_agent(const struct bpsctl_opts *o, const char *arg, json_t **ret, stru
  * (bps-scheduler/bpsctl/advice/advice.h). */
 int fetch_advice(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
-/* Fetch the trace of the job `arg` on this host from the host's agent
- * (bps-agent/steps/trace_file.h). */
-int fetch_trace(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+/* Fetch the trace of the job `arg` (bps-agent/steps/trace_file.h) from the agent at o->agent_http
+ * or, if that is not given, from the agent of this host that the scheduler names.
+ * *ret_text: the n bytes of the file, which the caller frees. *ret_head: its fields before the
+ * events, a new reference. */
+int fetch_trace(const struct bpsctl_opts *o, const char *arg, char **ret_text, size_t *ret_n,
+	json_t **ret_head, struct err_text *err);
 
 /* Fetch the document of the job `arg`. */
 int fetch_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);

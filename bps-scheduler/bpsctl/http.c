@@ -88,6 +88,15 @@ static void exchange_parse_answer(struct http_exchange *x)
 		return;
 	}
 	body += 4;
+	if (x->get->wants_text && x->get->status == 200) {
+		x->get->n_text = x->used - (size_t)(body - x->text);
+		memmove(x->text, body, x->get->n_text + 1);
+		x->get->text = x->text;
+		x->text = NULL;
+		x->get->rc = 0;
+		exchange_close_socket(x);
+		return;
+	}
 	x->get->root =
 		json_loadb(body, x->used - (size_t)(body - x->text), JSON_REJECT_DUPLICATES, &je);
 	if (!json_is_object(x->get->root)) {
@@ -179,6 +188,7 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	addr_format(addr, where);
 	for (size_t i = 0; i < n; i++) {
 		gets[i].root = NULL;
+		gets[i].text = NULL;
 		gets[i].status = 0;
 		gets[i].err = err;
 		gets[i].rc = rc;

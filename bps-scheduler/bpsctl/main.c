@@ -18,8 +18,9 @@ static const struct setting rows[] = {
 			"--host, --daemon)"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
-		.help = "HTTP address of this host's bps-agent, for `trace`, and for `why-stuck` "
-			"while the scheduler does not answer"},
+		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
+			"scheduler "
+			"does not answer, and for `trace`, to which else the scheduler names it"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print JSON (schema 1) instead of text"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",
@@ -100,7 +101,7 @@ static const struct bpsctl_command commands[] = {
 	{"advise", "NAME", NULL, "what would make the steps of a job shorter, and by how much",
 		.view = &view_advice},
 	{"trace", "NAME", "[FILE]",
-		"write the last rounds of a job on this host to FILE (NAME.trace.json), for "
+		"write the last rounds of a job on this host to FILE (NAME.AGENT.trace.json), for "
 		"https://ui.perfetto.dev",
 		.run = cmd_trace},
 	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and the missing workers",
@@ -370,6 +371,7 @@ static int run_command_line(int argc, char **argv)
 	query_time_limit_set(true);
 	opts.is_scheduler_given =
 		strcmp(settings_source(settings, "scheduler-http"), "default") != 0;
+	opts.is_agent_given = strcmp(settings_source(settings, "agent-http"), "default") != 0;
 	args = settings_args(settings, &n);
 	status = dispatch_command(&opts, args, n);
 	settings_free(settings);

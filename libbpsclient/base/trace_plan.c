@@ -1,15 +1,13 @@
 /* Traces that environment variables request, and the file of a trace (trace_plan.h). */
 #include "libbpsclient/base/trace_plan.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "common/os/file_save.h"
 
 /* Text of a trace without rounds */
 #define EMPTY_TRACE                                                                                \
@@ -18,56 +16,9 @@
 #define FIRST_STEP 10
 #define LAST_STEP  20
 
-static int copy_file(int to, int from)
-{
-	ssize_t n;
-
-	if (lseek(from, 0, SEEK_SET) < 0)
-		return -errno;
-	do
-		n = sendfile(to, from, NULL, 1u << 30);
-	while (n > 0 || (n < 0 && errno == EINTR));
-	return n < 0 ? -errno : 0;
-}
-
-static int write_trace(int to, int from)
-{
-	if (from >= 0)
-		return copy_file(to, from);
-	return write(to, EMPTY_TRACE, strlen(EMPTY_TRACE)) < 0 ? -errno : 0;
-}
-
-/* Write to a device or a pipe, which must not be replaced by a file. */
-static int write_to_special_file(const char *path, int from)
-{
-	int to = open(path, O_WRONLY | O_CLOEXEC), rc = to < 0 ? -errno : write_trace(to, from);
-
-	if (to >= 0)
-		close(to);
-	return rc;
-}
-
 int trace_file_save(const char *path, int from)
 {
-	char name[PATH_MAX];
-	struct stat st;
-	int to, rc;
-
-	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-		return write_to_special_file(path, from);
-	if (snprintf(name, sizeof(name), "%s.%d.tmp", path, (int)gettid()) >= (int)sizeof(name))
-		return -ENAMETOOLONG;
-	to = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-	if (to < 0)
-		return -errno;
-	rc = write_trace(to, from);
-	if (close(to) < 0 && rc == 0)
-		rc = -errno;
-	if (rc == 0 && rename(name, path) < 0)
-		rc = -errno;
-	if (rc < 0)
-		unlink(name);
-	return rc;
+	return file_save(path, from, EMPTY_TRACE, strlen(EMPTY_TRACE));
 }
 
 void trace_plan_make_folder(struct trace_plan *plan)
@@ -103,7 +54,7 @@ static bool is_switched_on(const char *value)
 	return value && *value && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0;
 }
 
-void trace_plan_from_env(struct trace_plan *plan, int32_t rank, int32_t local_rank)
+void trace_plan_from_env(struct trace_plan *plan, int32_t rank)
 {
 	const char *timeline = getenv("HOROVOD_TIMELINE"), *folder = getenv("BYTEPS_TRACE_DIR");
 	bool is_too_long = false;
@@ -111,8 +62,8 @@ void trace_plan_from_env(struct trace_plan *plan, int32_t rank, int32_t local_ra
 	*plan = (struct trace_plan){.due_round = UINT64_MAX};
 	if (is_switched_on(getenv("BYTEPS_TRACE_ON"))) {
 		folder = folder && *folder ? folder : ".";
-		is_too_long = snprintf(plan->folder, sizeof(plan->folder), "%s/%d", folder,
-				      local_rank) >= (int)sizeof(plan->folder);
+		is_too_long = snprintf(plan->folder, sizeof(plan->folder), "%s/%d", folder, rank) >=
+			      (int)sizeof(plan->folder);
 		snprintf(plan->path, sizeof(plan->path), "%s/comm.json", plan->folder);
 		plan->ask.first_round = read_step("BYTEPS_TRACE_START_STEP", FIRST_STEP);
 		plan->ask.last_round = read_step("BYTEPS_TRACE_END_STEP", LAST_STEP);

@@ -3,11 +3,13 @@
 import fcntl
 import json
 import re
+import socket
 import struct
 import termios
 
 import pytest
 from rawclient import ASK_TRACE, TRACE, Raw
+from screens import WAITS, document
 from slices import assert_nested, slices
 
 pytestmark = pytest.mark.alone  # the tests compare times
@@ -104,6 +106,7 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     started, _ = c.start_running("stepping", 4, args, after=23)
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", str(whole))
     assert out.returncode == 0 and "wrote 72 rounds" in out.stdout, out
+    assert [f.name for f in tmp_path.iterdir() if f.suffix == ".tmp"] == []
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", "/no/file")
     assert out.returncode != 0 and "cannot write the file '/no/file'" in out.stderr
     stop.touch()
@@ -133,8 +136,75 @@ def test_a_trace_shows_steps_waits_and_rounds(cluster, tmp_path):
     assert out.returncode != 0 and "no such job" in out.stderr
     out = c.bpsctl("--agent-http", f"127.0.0.1:{c.scheduler.http}", "trace", "job1", str(whole))
     assert out.returncode != 0 and "is not an agent" in out.stderr
-    out = c.bpsctl("--agent-http", "127.0.0.1:9", "trace", "job1", str(whole))
+    out = c.bpsctl("--agent-http", "127.0.0.1:9", "trace", "none", str(whole))
     assert out.returncode == 3 and "no agent answers at 127.0.0.1:9 (--agent-http" in out.stderr
+
+
+def test_traces_of_two_agents_of_a_host_have_different_names(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    host = socket.gethostname().split(".")[0]
+    c = cluster(agents=2, servers=1, agent_args=("--host", host))
+    stop = tmp_path / "stop"
+    started, _ = c.start_running("stepping", 2, {"sleeper": 1, "stop": str(stop)}, after=13)
+    for agent in c.agents:
+        out = c.bpsctl("--agent-http", f"127.0.0.1:{agent.http}", "trace", "job1")
+        assert f" rounds to job1.{agent.name}.trace.json (" in out.stdout, out
+        trace = json.loads((tmp_path / f"job1.{agent.name}.trace.json").read_text())
+        assert trace["bps"]["agent"] == agent.name
+    out = c.bpsctl("trace", "job1")
+    assert out.returncode == 2 and "several agents of this host" in out.stderr, out
+    assert all(f"127.0.0.1:{a.http} (agent {a.name})" in out.stderr for a in c.agents), out
+    page, advice = c.bpsctl("job", "job1").stdout, c.bpsctl("advise", "job1").stdout
+    assert re.search(r"(?m)^a0 .* a1 \(", page) and re.search(r"(?m)^a1 ", page), page
+    assert f"LATE_MACHINE: {host} (agent a1) comes last" in advice, advice
+    assert "BPS_BACKUP" not in advice and "by machine" in advice
+    stop.touch()
+    c.finish(started)
+    c.wait_for("the job has ended", lambda: " ended" in c.bpsctl("job", "job1").stdout)
+    out = c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1")
+    assert out.returncode == 2 and re.search(r"job job1 ended [\d.]+ s ago", out.stderr), out
+    out = c.bpsctl("advise", "job1")
+    assert re.search(r"ENDED: the job ended \d+ s ago without an error", out.stdout), out
+
+
+def test_a_trace_has_the_steps_of_a_second_model(cluster, tmp_path):
+    c = cluster(agents=1, servers=0)
+    stop, file = tmp_path / "stop", tmp_path / "t.json"
+    started, _ = c.start_running("stepping", 2, {"n_before": 1000, "stop": str(stop)}, after=23)
+    c.bpsctl("--agent-http", f"127.0.0.1:{c.agents[0].http}", "trace", "job1", str(file))
+    stop.touch()
+    c.finish(started)
+    steps = slices(json.loads(file.read_text()), "step")
+    # the tensors of the second model set the pace from their eighth round on
+    assert [s["name"] for s in steps[-16:]] == [f"step {i}" for i in range(8, 24)]
+    assert steps[0]["name"] == "step 1" and len(steps) > 1000
+
+
+def test_a_trace_comes_from_the_agent_of_this_host(cluster, tmp_path):
+    c = cluster(agents=2, servers=1)
+    c.agents[1].stop()
+    c.add_agent(2, "--host", socket.gethostname().split(".")[0])
+    stop, file = tmp_path / "stop", tmp_path / "t.json"
+    args = {"stop": str(stop)}
+    started, _ = c.start_running("stepping", 2, args, after=5, placement=[0, 2])
+    out = c.bpsctl("trace", "job1", str(file))
+    assert out.returncode == 0, out
+    assert json.loads(file.read_text())["bps"]["agent"] == "a2"
+    stop.touch()
+    c.finish(started)
+
+
+def test_advice_about_a_hang_names_the_command_that_explains_it(cluster):
+    c = cluster(agents=2, servers=1)
+    c.start_job("error", 2, WAITS, job="stuck")
+
+    def is_told():
+        text = c.bpsctl("advise", "stuck").stdout
+        return "1. HANG: the job hangs: " in text and "`bpsctl why-stuck stuck`" in text
+
+    c.wait_for("the advice is about the hang", is_told)
+    for code in {f["code"] for f in document(c, "advise", "stuck")["findings"]}:
+        assert c.bpsctl("explain", code).returncode == 0
 
 
 def unread_bytes(sock):
