@@ -256,6 +256,8 @@ int daemons_start(struct bpsrun *r)
 		rc = start_scheduler(r);
 	if (!rc)
 		rc = job_nodes_meet(r);
+	if (!rc && r->is_head)
+		output_print_message("look: bpsctl --host %s status", r->scheduler_http);
 	first = r->n_daemons;
 	for (unsigned i = 0; !rc && r->has_server && i < r->o.servers; i++)
 		rc = start_private_server(r, i);

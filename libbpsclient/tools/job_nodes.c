@@ -34,7 +34,6 @@ static int head_meet(struct bpsrun *r)
 	meeting_begin(r->meeting, &a);
 	if (r->place.nnodes > 1)
 		r->join_deadline_ms = clock_now_ms() + r->o.start_timeout_ms;
-	output_print_message("look: bpsctl --host %s status", r->scheduler_http);
 	return 0;
 }
 

@@ -23,6 +23,7 @@ BPSRUN = BUILD / "bpsrun"
 DIGITS = BUILD / "bps-digits"
 DAEMONS = [BUILD / d / d for d in ("bps-scheduler", "bps-server", "bps-agent")]
 LIMIT_S = 60
+LOOK = "bpsrun: look: bpsctl "
 
 needs_daemons = pytest.mark.skipif(
     not all(d.exists() for d in DAEMONS), reason="daemons are not built"
@@ -508,11 +509,41 @@ def test_job_without_an_agent_gets_a_clear_error(tmp_path):
         pytest.skip("this machine has an agent")
     r = bpsrun(tmp_path, "-n", 1, "--", "true")
     assert r.returncode == 0
-    assert (
-        r.stderr == "bpsrun: cannot connect to the agent at /run/bps/agent.sock: No such file or "
-        "directory; starting a separate cluster for the job\n"
+    first, look = r.stderr.splitlines()
+    assert first == (
+        "bpsrun: cannot connect to the agent at /run/bps/agent.sock: No such file or directory; "
+        "starting a separate cluster for the job"
     )
-    assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr == ""
+    assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr.startswith(LOOK)
+    assert look.startswith(LOOK)
+
+
+@needs_daemons
+def test_a_separate_cluster_prints_a_command_that_shows_it(tmp_path):
+    go = tmp_path / "go"
+    args = ["-n", 2, "--servers", 1, "--", "sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done"]
+    p = subprocess.Popen(
+        [str(BPSRUN), *map(str, args)],
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = p.stderr.readline()
+        assert line.startswith(LOOK), line
+        command = [BUILD / "bpsctl", *line.removeprefix(LOOK).split()]
+
+        def is_shown():
+            shown = subprocess.run(command, capture_output=True, text=True, timeout=10)
+            return "servers 1/1  agents 1/1" in shown.stdout
+
+        end = time.monotonic() + LIMIT_S
+        while not is_shown():
+            assert time.monotonic() < end, command
+    finally:
+        go.touch()
+        p.communicate(timeout=LIMIT_S)
+    assert p.returncode == 0
 
 
 @needs_daemons
@@ -521,7 +552,8 @@ def test_daemons_logs_are_not_shown_when_a_worker_fails(tmp_path):
     r = bpsrun(tmp_path, "-n", 2, "--servers", 1, "--", "sh", "-c", command)
     assert r.returncode == 3
     # rank 1 may be stopped before it writes
-    lines = [line for line in r.stderr.splitlines() if line != "[1] last words"]
+    first, *lines = [line for line in r.stderr.splitlines() if line != "[1] last words"]
+    assert first.startswith(LOOK)
     assert lines == ["[0] last words", "bpsrun: rank 0 exited with code 3"], r.stderr
     assert not list(tmp_path.glob("bpsrun-*"))
 
@@ -641,7 +673,8 @@ def test_worker_that_makes_others_fail_is_named_although_they_exit_first(
         command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     said = [line for line in r.stderr.splitlines() if line.startswith("bpsrun: ")]
-    assert (r.returncode, said) == (code, [f"bpsrun: {line}" for line in lines]), r
+    assert said[0].startswith(LOOK)
+    assert (r.returncode, said[1:]) == (code, [f"bpsrun: {line}" for line in lines]), r
 
 
 @needs_daemons

@@ -86,7 +86,7 @@ def test_list_of_hosts_may_have_brackets(lab):
 def test_a_host_alone_needs_no_network(lab):
     node = start(lab, "-H", hosts(lab, 2), rounds=3)
     assert node.wait() == 0 and node.text.count("all sums of 2 are right") == 2, node.text
-    assert "look:" not in node.text
+    assert "look: bpsctl --host 127.0.0.1:" in node.text
 
 
 def test_this_host_needs_no_rsh(lab):
