@@ -129,7 +129,7 @@ def test_waits_of_a_joined_trace_lie_in_ranges_of_the_profile(tmp_path, prepare)
     record(step, recorded)
     bps.trace(trace, since=begun)
     done = command("join", recorded, trace, "-o", out)
-    assert done.returncode == 0 and "rounds of 1 machines" in done.stdout, done
+    assert done.returncode == 0 and "rounds of 1 machine to" in done.stdout, done
     before, whole = read(recorded)["traceEvents"], read(out)
     assert whole["traceEvents"][: len(before)] == before
     mine = {"traceEvents": whole["traceEvents"][len(before) :]}
@@ -223,6 +223,18 @@ def test_a_file_that_cannot_be_joined_is_an_error_in_words(tmp_path, first, seco
     done = command("join", *files, "-o", tmp_path / "out.json")
     assert done.returncode == 1 and sentence in done.stderr, done
     assert done.stderr.startswith("bps.tracing: ") and not (tmp_path / "out.json").exists()
+
+
+def test_files_of_one_machine_count_once(tmp_path):
+    files = []
+    for i, (host, agent) in enumerate([("h", "a"), ("h", "a"), ("h", "b"), ("i", "a")]):
+        files.append(tmp_path / f"{i}.json")
+        head = json.dumps({"records": 1, "host": host, "agent": agent})
+        files[-1].write_text(f'{{"bps": {head}, "traceEvents": [{EVENT}], {BASE}}}')
+    out = tmp_path / "out.json"
+    assert "wrote 4 rounds of 3 machines to" in command("join", *files, "-o", out).stdout
+    assert "wrote 2 rounds of 1 machine to" in command("join", *files[:2], "-o", out).stdout
+    assert "wrote 1 round of 1 machine to" in command("join", files[0], "-o", out).stdout
 
 
 def test_a_trace_without_rounds_moves_no_other(tmp_path):

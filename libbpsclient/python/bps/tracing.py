@@ -107,6 +107,18 @@ def join(traces: Sequence[Trace], profile: Trace | None = None) -> Trace:
     return whole | {"traceEvents": events}
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "2 machines"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def machine_of(trace: Trace) -> tuple[str, str] | None:
+    """Return the host and the agent of a trace of bps; None: an earlier release wrote it, or its
+    worker had no agent."""
+    host, agent = (trace["bps"].get(key) for key in ("host", "agent"))
+    return (host, agent) if host and agent else None
+
+
 def join_files(paths: Sequence[str], out: str) -> str:
     """Join files, and return a sentence about the result.
 
@@ -128,8 +140,10 @@ def join_files(paths: Sequence[str], out: str) -> str:
         raise TraceError(f"'{others[0]}' is not a trace of bps: pass one of bps.trace, too")
     write(out, join(traces, read_[others[0]] if others else None))
     rounds, lost = (sum(t["bps"].get(key, 0) for t in traces) for key in ("records", "lost"))
-    earlier = f"; {lost} earlier rounds were not kept" if lost else ""
-    return f"wrote {rounds} rounds of {len(traces)} machines to '{out}'{earlier}"
+    earlier = f"; {counted(lost, 'earlier round')} not kept" if lost else ""
+    # several files may come from one machine, and each agent of a host counts as one
+    machines = len({machine_of(trace) or id(trace) for trace in traces})
+    return f"wrote {counted(rounds, 'round')} of {counted(machines, 'machine')} to '{out}'{earlier}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
