@@ -273,8 +273,9 @@ static void write_status_line(void *ctx, char *ret, size_t room)
 		return;
 	collect_server_figures(app, &f);
 	if (leave_is_begun(&app->leave)) {
-		snprintf(ret, room, "about to end: %llu partitions move to other servers",
-			(unsigned long long)f.core.parts);
+		snprintf(ret, room, "about to end: %llu partition%s move%s to other servers",
+			(unsigned long long)f.core.parts, plural_suffix_of(f.core.parts),
+			verb_suffix_of(f.core.parts));
 		return;
 	}
 	snprintf(ret, room,

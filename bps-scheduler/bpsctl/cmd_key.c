@@ -243,9 +243,9 @@ static bool is_previous_unused(const struct bpsctl_opts *o)
 	json_decref(root);
 	if (n)
 		fprintf(stderr,
-			"bpsctl: %llu members use the previous key; `bpsctl key status` names "
-			"them\n",
-			(unsigned long long)n);
+			"bpsctl: %llu member%s use%s the previous key; `bpsctl key status` has "
+			"the names\n",
+			(unsigned long long)n, plural_suffix_of(n), verb_suffix_of(n));
 	return n == 0;
 }
 

@@ -150,9 +150,9 @@ static int wait_until_drained(const struct bpsctl_opts *o, const char *target)
 	if (rc < 0)
 		return print_failure(rc, &err);
 	err_set(&late, 0,
-		"%" PRIu64 " partitions are still on %.70s after %.0f s; the scheduler continues "
-		"to move them (see `bpsctl servers` and `bpsctl events`)",
-		n, target, (double)took_ns / 1e9);
+		"%.70s still has %" PRIu64 " partition%s after %.0f s; the scheduler goes on (see "
+		"`bpsctl servers` and `bpsctl events`)",
+		target, n, plural_suffix_of(n), (double)took_ns / 1e9);
 	return print_error_line(late.s, EXIT_WARN);
 }
 
@@ -161,7 +161,7 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 	const struct steer_arg reason = {"reason", o->reason};
 	struct err_text text = {""}, err = {""};
 	bool is_answer;
-	int rc = send_steer_request(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
+	int rc;
 
 	if (o->dry_run)
 		return send_request_and_print(o, "drain preview", arg, NULL, 0);

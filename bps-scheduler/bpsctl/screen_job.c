@@ -182,21 +182,22 @@ static void print_job_count(FILE *out, const char *mark, uint64_t n, const char 
  * barrier, and the backup machines. */
 static void print_job_changes(FILE *out, json_t *job)
 {
+	char barrier[64];
 	json_t *m;
 	size_t i;
 
 	json_array_foreach (json_object_get(job, "lost"), i, m)
-		fprintf(out, "! the job goes on without host %.40s (%" PRIu64 " workers): %.200s\n",
-			cell_str(m, "host").s, cell_num(m, "workers"), cell_str(m, "why").s);
-	if (cell_num(job, "newcomers"))
-		fprintf(out, "  %" PRIu64 " workers wait for admission at the job's next barrier\n",
-			cell_num(job, "newcomers"));
-	if (cell_num(job, "at_barrier"))
-		fprintf(out, "  %" PRIu64 " workers wait at barrier %" PRIu64 "\n",
-			cell_num(job, "at_barrier"), cell_num(job, "barrier") + 1);
+		fprintf(out,
+			"! the job goes on without host %.40s (%" PRIu64 " worker%s): %.200s\n",
+			cell_str(m, "host").s, cell_num(m, "workers"),
+			plural_suffix_of(cell_num(m, "workers")), cell_str(m, "why").s);
+	print_job_count(out, " ", cell_num(job, "newcomers"), "worker", "wait",
+		"for admission at the job's next barrier");
+	snprintf(barrier, sizeof(barrier), "at barrier %" PRIu64, cell_num(job, "barrier") + 1);
+	print_job_count(out, " ", cell_num(job, "at_barrier"), "worker", "wait", barrier);
 	if (cell_num(job, "backup"))
-		fprintf(out, "  rounds do not wait for %" PRIu64 " machines that are late\n",
-			cell_num(job, "backup"));
+		fprintf(out, "  rounds do not wait for %" PRIu64 " late machine%s\n",
+			cell_num(job, "backup"), plural_suffix_of(cell_num(job, "backup")));
 }
 
 /* Show how far workers may be ahead of others. The round and the steps of the pace are those of the
@@ -249,12 +250,10 @@ static void print_job_header(FILE *out, json_t *job)
 	print_job_staleness(out, job);
 	print_job_pace(out, json_object_get(job, "pace"));
 	print_job_changes(out, job);
-	if (cell_num(job, "undeclared"))
-		fprintf(out, "! %" PRIu64 " tensors are not declared by all workers yet\n",
-			cell_num(job, "undeclared"));
-	if (cell_num(job, "waiting_partitions"))
-		fprintf(out, "! %" PRIu64 " partitions wait for a server\n",
-			cell_num(job, "waiting_partitions"));
+	print_job_count(out, "!", cell_num(job, "undeclared"), "tensor", "wait",
+		"for the declaration of all workers");
+	print_job_count(
+		out, "!", cell_num(job, "waiting_partitions"), "partition", "wait", "for a server");
 	cell_wrapped_key(out, cell_num(job, "code") ? "X failed: " : "  ended: ", job, "text");
 }
 
@@ -289,8 +288,9 @@ static void print_left_or_behind_workers(FILE *out, json_t *job, json_t *workers
 		else
 			snprintf(text, sizeof(text),
 				"%s is %" PRIu64
-				" push_pulls behind, and has submitted nothing for %s",
+				" push_pull%s behind, and has submitted nothing for %s",
 				cell_worker(w).s, cell_num(w, "behind"),
+				plural_suffix_of(cell_num(w, "behind")),
 				cell_time_span(cell_sec(w, "quiet_s")).s);
 		cell_wrapped(out, "! ", text);
 	}

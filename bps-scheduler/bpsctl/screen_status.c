@@ -5,6 +5,7 @@
 
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/base/error.h"
 
 #define JOBS_MAX 24 /* largest number of rows for jobs; further jobs are only counted */
 /* If the cluster has more servers than this number, show only the servers that have a problem or
@@ -201,8 +202,9 @@ static void print_status_job_row(FILE *out, json_t *root, json_t *j)
 		is_known && cell_num(pace, "rounds") ? cell_wait_percentiles(pace).s : "-", slowest,
 		cell_str(j, "state").s);
 	if (cell_num(j, "waiting_partitions"))
-		fprintf(out, "    ! %" PRIu64 " of its partitions wait for a server\n",
-			cell_num(j, "waiting_partitions"));
+		fprintf(out, "    ! %" PRIu64 " of its partitions wait%s for a server\n",
+			cell_num(j, "waiting_partitions"),
+			verb_suffix_of(cell_num(j, "waiting_partitions")));
 }
 
 static void print_status_job_table(FILE *out, json_t *root, bool *has_gap)

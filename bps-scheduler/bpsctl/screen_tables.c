@@ -36,8 +36,9 @@ void screen_missing(FILE *out, json_t *root)
 
 	format_missing_names(missing, names, sizeof(names));
 	if (cell_num(c, "not_asked"))
-		fprintf(out, "! %" PRIu64 " more jobs are not shown; `bpsctl job NAME` shows one\n",
-			cell_num(c, "not_asked"));
+		fprintf(out,
+			"! %" PRIu64 " more job%s without figures; `bpsctl job NAME` shows one\n",
+			cell_num(c, "not_asked"), plural_suffix_of(cell_num(c, "not_asked")));
 	if (cell_num(c, "daemons")) {
 		snprintf(text, sizeof(text),
 			"collected from %" PRIu64 " of %" PRIu64 " daemons in %.2f s%s%s",

@@ -197,8 +197,8 @@ static void admit_ready_newcomers(struct sched_core *c, struct sched_job *j)
 	j->border = sched_open_transaction_view(c);
 	j->border_barrier = j->barrier;
 	place_renew_part_pgens(c, j);
-	sched_report_event(c, EVENT_JOB, "job '%s' continues with %u more workers, %u in all",
-		j->name, let, j->n_joined);
+	sched_report_event(c, EVENT_JOB, "job '%s' continues with %u more worker%s, %u in all",
+		j->name, let, plural_suffix_of(let), j->n_joined);
 }
 
 /* ---- barriers ---- */

@@ -90,8 +90,8 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 			sched_send_message(c, m, &msg);
 	}
 	sched_report_event(c, EVENT_JOB,
-		"job '%s' (%u workers, uid %u) has ended before it had formed: %s", j->name,
-		j->size, j->uid, text);
+		"job '%s' (%u worker%s, uid %u) has ended before it had formed: %s", j->name,
+		j->size, plural_suffix_of(j->size), j->uid, text);
 	sched_job_unlink(c, j);
 	sched_job_free(c, j);
 }

@@ -234,8 +234,8 @@ static struct sched_job *job_begin_forming(const struct join_request *in)
 		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);
 	j->since_ns = c->now_ns;
 	sched_job_link(c, j);
-	sched_report_event(c, EVENT_JOB, "job '%s' (%u workers, uid %u) begins to form", j->name,
-		j->size, j->uid);
+	sched_report_event(c, EVENT_JOB, "job '%s' (%u worker%s, uid %u) begins to form", j->name,
+		j->size, plural_suffix_of(j->size), j->uid);
 	return j;
 }
 
@@ -355,8 +355,8 @@ void sched_receive_join(struct sched_core *c, struct sched_member *m, const stru
 static void forming_job_remove(struct sched_core *c, struct sched_job *j)
 {
 	sched_report_event(c, EVENT_JOB,
-		"job '%s' (%u workers, uid %u): all workers left before the job had formed",
-		j->name, j->size, j->uid);
+		"job '%s' (%u worker%s, uid %u): all workers left before the job had formed",
+		j->name, j->size, plural_suffix_of(j->size), j->uid);
 	sched_job_unlink(c, j);
 	sched_job_free(c, j);
 }

@@ -34,8 +34,8 @@ void sched_job_set_state(
 	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
 		job_states[j->state].name, job_states[to].name, why, j->name, j->id, j->uid,
 		j->n_joined, j->size);
-	sched_report_event(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size,
-		j->uid, to == JOB_RUNNING ? "runs" : "has ended", why);
+	sched_report_event(c, EVENT_JOB, "job '%s' (%u worker%s, uid %u) %s: %s", j->name, j->size,
+		plural_suffix_of(j->size), j->uid, to == JOB_RUNNING ? "runs" : "has ended", why);
 	j->state = to;
 	j->since_ns = c->now_ns;
 }

@@ -178,9 +178,9 @@ static void evacuate_part_batch(struct sched_core *c, struct sched_job *j)
 	place_apply_wants(c, j, &w);
 	note_batch_moved(c, j, w.n);
 	sched_report_event(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move away from servers that are drained or about to "
-		"end; %u are still there",
-		w.n, j->name, n - w.n);
+		"%u partition%s of job '%s' move%s away from servers that are drained or about to "
+		"end; %u more will follow",
+		w.n, plural_suffix_of(w.n), j->name, verb_suffix_of(w.n), n - w.n);
 	free(w.v);
 }
 
@@ -256,8 +256,8 @@ static void apply_rebalance_batch(
 	}
 	note_batch_moved(c, j, n);
 	sched_report_event(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move to balance its servers; %u more will follow", n,
-		j->name, n_moves - n);
+		"%u partition%s of job '%s' move%s to balance its servers; %u more will follow", n,
+		plural_suffix_of(n), j->name, verb_suffix_of(n), n_moves - n);
 }
 
 static void rebalance_job_servers(struct sched_core *c, struct sched_job *j)

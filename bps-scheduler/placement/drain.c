@@ -234,6 +234,7 @@ int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text)
 {
 	uint64_t n = drain_count_parts(c, m);
+	uint32_t n_takers = count_other_partition_takers(c, m);
 
 	if (!m->is_drained)
 		return err_set(ret_text, 0,
@@ -247,8 +248,9 @@ int drain_describe(
 	if (!n)
 		return err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
 	return err_set(ret_text, 0,
-		"server %s is being drained: its %llu partitions are moving to %u other servers",
-		m->name, (unsigned long long)n, count_other_partition_takers(c, m));
+		"server %s is being drained: %llu partition%s move%s to %u other server%s", m->name,
+		(unsigned long long)n, plural_suffix_of(n), verb_suffix_of(n), n_takers,
+		plural_suffix_of(n_takers));
 }
 
 /* ---- members that are about to end ---- */

@@ -192,12 +192,12 @@ static void report_parts_moved(struct sched_core *c, const struct sched_job *j, 
 {
 	if (j->n_orphans)
 		sched_report_event(c, EVENT_PARTITIONS,
-			"%u partitions of job '%s' have no server, because no server is alive", n,
-			j->name);
+			"%u partition%s of job '%s' without a server, because no server is alive",
+			n, plural_suffix_of(n), j->name);
 	else if (from)
 		sched_report_event(c, EVENT_PARTITIONS,
-			"%u partitions of job '%s' moved from server %s to others", n, j->name,
-			from->name);
+			"%u partition%s of job '%s' moved from server %s to others", n,
+			plural_suffix_of(n), j->name, from->name);
 	else
 		sched_report_event(c, EVENT_PARTITIONS,
 			"%u waiting partitions of job '%s' have a server now", n, j->name);
@@ -273,8 +273,8 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 		j->has_moved = true;
 		sched_job_dirty(c, j);
 		sched_report_event(c, EVENT_PARTITIONS,
-			"%u partitions of job '%s' start again on the restarted server %s", n,
-			j->name, m->name);
+			"%u partition%s of job '%s' start%s again on the restarted server %s", n,
+			plural_suffix_of(n), j->name, verb_suffix_of(n), m->name);
 	}
 }
 

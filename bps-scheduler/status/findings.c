@@ -32,8 +32,9 @@ static void add_late_worker_problem(const struct sched_core *c, const struct sta
 			(unsigned long long)f->round);
 	else
 		snprintf(call, sizeof(call), "its call number %llu", (unsigned long long)f->round);
-	snprintf(effect, sizeof(effect), "%u other workers have waited for it for %.0f ms",
-		f->n_waiting, 1e3 * status_seconds_since(info, f->since_ns));
+	snprintf(effect, sizeof(effect), "%u other worker%s waited for it for %.0f ms",
+		f->n_waiting, f->n_waiting == 1 ? " has" : "s have",
+		1e3 * status_seconds_since(info, f->since_ns));
 	status_add_problem(list, f->kind == FINDING_STALLED ? "TRAINER_STALLED" : "STRAGGLER",
 		false, "job", subject, effect,
 		"job %.60s: rank %u (host %.40s, pid %u)%s has not submitted %s", j->name, f->rank,

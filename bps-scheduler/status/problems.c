@@ -71,8 +71,9 @@ static void add_down_member_problem(const struct sched_core *c, const struct sta
 	/* an operator has drained the member on purpose, and no partition waits for a server */
 	if (m->is_drained && !is_error)
 		return;
-	snprintf(waits, sizeof(waits), "no server is alive; %llu partitions wait for a server",
-		(unsigned long long)status_orphans(c));
+	snprintf(waits, sizeof(waits), "no server is alive; %llu partition%s wait%s for a server",
+		(unsigned long long)status_orphans(c), plural_suffix_of(status_orphans(c)),
+		verb_suffix_of(status_orphans(c)));
 	status_add_problem(list, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error,
 		sched_role_name(m->role), m->name, is_error ? waits : NULL,
 		"%s on %s: down for %.0f s (%s)", m->name, m->host,
@@ -133,7 +134,8 @@ static void unstable_problem(const struct sched_core *c, const struct sched_memb
 	if (!worst)
 		return;
 	if (n > 1)
-		snprintf(more, sizeof(more), " (and to %u more servers)", n - 1);
+		snprintf(more, sizeof(more), " (and to %u more server%s)", n - 1,
+			plural_suffix_of(n - 1));
 	ADD_MEMBER_PROBLEM(list, m, "CONNECTION_UNSTABLE", NULL,
 		"agent %s on %s: a data connection to server %s on %s%s was lost at least %u times "
 		"in the last five minutes",
@@ -339,8 +341,9 @@ static void add_all_job_problems(
 		}
 	if (is_usable || !status_orphans(c))
 		return;
-	snprintf(effect, sizeof(effect), "%llu partitions wait for a server",
-		(unsigned long long)status_orphans(c));
+	snprintf(effect, sizeof(effect), "%llu partition%s wait%s for a server",
+		(unsigned long long)status_orphans(c), plural_suffix_of(status_orphans(c)),
+		verb_suffix_of(status_orphans(c)));
 	status_add_problem(list, "NO_SERVER", true, "", "", effect, "%s",
 		has_server ? "no server is left" : "no server has ever joined");
 }

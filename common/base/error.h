@@ -78,6 +78,12 @@ static inline const char *plural_suffix_of(uint64_t n)
 	return n == 1 ? "" : "s";
 }
 
+/* Return what a text appends to a verb after the number n of its subjects: "1 worker waits". */
+static inline const char *verb_suffix_of(uint64_t n)
+{
+	return n == 1 ? "s" : "";
+}
+
 /* Write the variable arguments of the calling function to the array `buf`, in the format of `fmt`,
  * its last named parameter. A text that does not fit is cut. */
 #define format_arguments(buf, fmt)                                                                 \

@@ -211,9 +211,8 @@ void job_nodes_await_leave(struct bpsrun *r)
 	deadline = goes_on ? 0 : clock_now_ms() + LEAVE_MS;
 	while ((n = meeting_count_present(r->meeting)) > 0) {
 		if (poll(p, 2, poll_timeout_left_ms(deadline)) == 0) {
-			output_print_message(
-				"%u nodes have not ended after %d s: ending the cluster", n,
-				LEAVE_MS / 1000);
+			output_print_message("%u node%s still run%s after %d s: ending the cluster",
+				n, plural_suffix_of(n), verb_suffix_of(n), LEAVE_MS / 1000);
 			return;
 		}
 		if (p[1].revents)

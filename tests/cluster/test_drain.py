@@ -35,7 +35,7 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     assert "its 1 running job would go on" in p.stdout and not c.member("a0")["is_drained"], p
     assert not c.member("s1")["is_drained"]
     p = c.steer("drain", "s1", "--reason", "new disk")
-    assert p.returncode == 0 and "moving to 2 other servers" in p.stdout, p
+    assert p.returncode == 0 and "move to 2 other servers" in p.stdout, p
     c.wait_for("s1 is empty", lambda: not c.member("s1")["partitions"])
     progress.goes_on()
     text = c.bpsctl("servers").stdout

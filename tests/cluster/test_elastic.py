@@ -313,8 +313,8 @@ def test_screens_show_workers_that_left_and_that_wait(cluster):
     c.wait_for("the newcomer waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     text = c.bpsctl("job", "screen").stdout
     assert (
-        "goes on without host agent-host1 (1 workers)" in text
-        and "1 workers wait for admission" in text
+        "goes on without host agent-host1 (1 worker)" in text
+        and "1 worker waits for admission" in text
     ), text
     (job,) = c.scheduler.status()["jobs"]
     assert job["lost"][0]["agent"] == "a1" and job["agents"] == ["a0"] and job["max_size"] == 3

@@ -596,7 +596,7 @@ static void missing_answers_and_their_problems_are_shown_in_the_status(void **st
 	assert_int_equal(p.status, 1);
 	assert_has(
 		&p, "! NO_ANSWER     agent a1\n    effect:  e\n    action:  x\n    see:     y\n");
-	assert_has(&p, "! 4 more jobs are not shown");
+	assert_has(&p, "! 4 more jobs without figures");
 	assert_has(&p, "collected from 4 of 5 daemons in 1.01 s; missing: a1\n");
 	free(p.text);
 }
