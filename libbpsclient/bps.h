@@ -235,6 +235,7 @@ struct bps_decl {
 	enum bps_mode mode;
 	uint32_t stale;
 	enum bps_owner owner; /* workers must agree on it */
+	uint32_t reserved;    /* 0; the place of a field of a later release */
 };
 /* Declare n tensors in one request to the agent. All of them have the same `size`. Writes n handles
  * to ret. Errors: those of bps_declare; -EINVAL if a `size` is wrong. */

@@ -284,7 +284,7 @@ static int copy_public_declaration(const struct bps_decl *decls, size_t i, struc
 			"declare: the field `size` of declaration %zu is %zu, but that of the "
 			"first one is %zu",
 			i, ret->size, decls->size);
-	for (size_t byte = known; byte < decls->size; byte++)
+	for (size_t byte = offsetof(struct bps_decl, reserved); byte < decls->size; byte++)
 		if (from[byte])
 			return last_error_set(-EINVAL,
 				"declare: the declaration sets a field that this library does not "

@@ -11,9 +11,9 @@ In every round the workers make in turn:
     abstain    the root sends its bytes, and the others abstain
     zeros      the root sends its bytes, and the others send zeros
     call       bps_broadcast
-The value of a round is the median of its calls at the slowest rank. Each printed ratio is the median
-of the ratios of the single rounds. With --strict, the exit status is 1 if a bar does not hold. The
-program needs NumPy.
+The value of a round is the median of its calls at the slowest rank. Each printed ratio is the
+median of the ratios of the single rounds. With --strict, the exit status is 1 if a bar does not
+hold. The program needs NumPy.
 """
 
 from __future__ import annotations

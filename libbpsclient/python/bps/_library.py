@@ -231,6 +231,7 @@ class DeclStruct(ctypes.Structure):
         ("mode", ctypes.c_int),
         ("stale", ctypes.c_uint32),
         ("owner", ctypes.c_int),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
