@@ -16,8 +16,8 @@ from bps._operation import Slot
 if TYPE_CHECKING:
     from bps._runtime import Runtime
 
-# PIECES lists the sizes of the pieces in bytes. At most PIECES_IN_FLIGHT pieces of each size may be
-# in flight.
+# PIECES lists the sizes of the pieces in bytes. At most pieces_in_flight() pieces of a size may be
+# in flight. They are declared in groups of PIECES_IN_FLIGHT.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
 # Tensors can get slots of exactly their size if they have at least OWN_SLOT_BYTES bytes. The sizes
@@ -26,6 +26,13 @@ OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 # Element type, reduction (SUM, PROD, ...), size, and number of shards. Two workers whose operations
 # differ in one of these must not submit the same slot, because that would fail the job.
 Key = tuple[str, int, int, int]
+
+
+def pieces_in_flight(size: int) -> int:
+    """Return how many pieces of a size may be in flight. In a gather, each may come from another
+    worker, and with few in flight the network cards of most workers are idle."""
+    many = (8 << 20) // size if size >= OWN_SLOT_BYTES else PIECES_IN_FLIGHT
+    return max(PIECES_IN_FLIGHT, min(many, 4 * PIECES_IN_FLIGHT))
 
 
 def _shard_values(dtype: str, n_values: int) -> int:
@@ -111,15 +118,16 @@ class Slots:
         with self._runtime.lock:
             size = next((p for p in sizes if p >= n_values * item), sizes[-1])
             key = (dtype, op, size, n_shards)
-            ring = self._rings.get(key)
-            if ring is None:
+            ring = self._rings.setdefault(key, [])
+            at = self._turns[key] % pieces_in_flight(size)
+            if at == len(ring):
                 n = _shard_values(dtype, size // item) if n_shards > 1 else size // item
                 decls = [
                     (self._name("p", key, i), dtype, n * n_shards, 0, 0, 0, int(n_shards > 1))
-                    for i in range(PIECES_IN_FLIGHT)
+                    for i in range(at, at + PIECES_IN_FLIGHT)
                 ]
-                ring = self._rings[key] = [Slot(t) for t in self._runtime.job.declare_group(decls)]
-            slot = ring[self._turns[key] % PIECES_IN_FLIGHT]
+                ring += [Slot(t) for t in self._runtime.job.declare_group(decls)]
+            slot = ring[at]
             if slot.owner is not None:
                 slot.owner.settle()
             self._turns[key] += 1
