@@ -489,7 +489,7 @@ static void check_progress(struct srv_checker *c)
 
 	expect(c,
 		!core->is_starved || c->n.has_failed_job || !TAILQ_EMPTY(&core->fetches) ||
-			!TAILQ_EMPTY(&core->work),
+			!TAILQ_EMPTY(&core->work) || !TAILQ_EMPTY(&core->values),
 		"starved => a read or a sum is under way");
 	expect(c, TAILQ_EMPTY(&core->parked) || pool_used_bytes(core->early) > 0,
 		"parked => memory of early contributions is used");
