@@ -198,6 +198,9 @@ bench-frontends:
 	$(Q)tests/bench/keras_steps.py build/release --out docs/results/performance/keras.md
 	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
 	$(Q)tests/bench/sparse.py build/release --out docs/results/performance/sparse.md
+	$(Q)tests/bench/collectives.py build/release --out docs/results/performance/broadcast.md
+	$(Q)tests/bench/torch_steps.py build/release --only zero \
+		--out docs/results/performance/zero.md
 # Compare the accuracy of training with gradients in blocks with that of training with float32.
 accuracy:
 	$(Q)tests/install-deps.sh frontends

@@ -34,7 +34,9 @@ from page import Row, row
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS, BYTES, PIECE, LANES = 4, 64 << 20, 1 << 20, 8
 RATE = "1gbit"
-BARS = {"loopback": 0.7, "shaped": 0.72}
+# The root's machine sends its bytes to the servers, and its server sends as many: its card sets the
+# time of both forms on shaped hosts. So there is no bar.
+BARS = {"loopback": 0.7, "shaped": None}
 
 
 # ---- a worker: one process of the job ----
@@ -138,7 +140,9 @@ def rows(args: argparse.Namespace) -> Iterator[Row]:
         for name in ("abstain", "zeros", "call"):
             yield row(f"{group}: ms of {name}", "", [1e3 * one[name] for one in rounds], None)
         ratios = [one["abstain"] / one["zeros"] for one in rounds]
-        yield row(f"{group}: abstain over zeros", f"<= {bar}", ratios, lambda x, bar=bar: x <= bar)
+        holds = None if bar is None else lambda x, bar=bar: x <= bar
+        limit = "" if bar is None else f"<= {bar}"
+        yield row(f"{group}: abstain over zeros", limit, ratios, holds)
 
 
 def main() -> int:

@@ -552,7 +552,7 @@ def main() -> int:
     )
     parser.add_argument("build", type=Path)
     parser.add_argument(
-        "--only", default="loopback,hooks,start,shaped,blocks,overlap,zero", metavar="GROUPS"
+        "--only", default="loopback,hooks,start,shaped,blocks,overlap", metavar="GROUPS"
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps of each form in a round")
