@@ -187,7 +187,7 @@ static int bpsrun_prepare(struct bpsrun *r)
 	rc = choose_job_token(r);
 	if (!rc)
 		rc = make_log_dir(r->o.log_dir);
-	return rc < 0 || r->o.agent ? rc : daemons_create_dir(r);
+	return rc < 0 || r->o.agent ? rc : private_folder_create("bpsrun", r->dir);
 }
 
 /* Do what only the runner does. signals: the blocked signals that it handles. */

@@ -37,6 +37,7 @@
 #include "libbpsclient/tools/nodes/place.h"
 #include "libbpsclient/tools/process/child.h"
 #include "libbpsclient/tools/process/output.h"
+#include "libbpsclient/tools/process/private_folder.h"
 
 #define TRAINERS_MAX 1024
 #define DAEMONS_MAX  64
@@ -83,7 +84,7 @@ struct bpsrun {
 	/* the received order (remote.c), to which options and environment point: freed by exit */
 	char *order_text, **order_words;
 	struct place place;
-	char dir[96]; /* folder of the job's daemons; "": an agent runs already */
+	char dir[PRIVATE_FOLDER_BYTES]; /* folder of the job's daemons; "": an agent runs already */
 	char exe_dir[PATH_MAX];
 	char scheduler[ADDR_TEXT_BYTES], scheduler_http[ADDR_TEXT_BYTES];
 	char job[CTL_JOB_NAME_MAX + 1];
@@ -178,8 +179,6 @@ void job_nodes_leave(struct bpsrun *r);
 /* ---- daemons.c ---- */
 /* Return the socket of the agent to use. NULL: start private daemons. */
 const char *daemons_choose(const struct bpsrun_options *o, bool has_head);
-/* Create the folder of the private daemons. Errors: -errno. */
-int daemons_create_dir(struct bpsrun *r);
 /* Start the private daemons, and wait until they are ready. The function waits at most READY_MS for
  * each daemon. Errors: a negative value. The caller must call daemons_stop even after an error. */
 int daemons_start(struct bpsrun *r);

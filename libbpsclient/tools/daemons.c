@@ -229,22 +229,6 @@ bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 	return true;
 }
 
-int daemons_create_dir(struct bpsrun *r)
-{
-	const char *base = getenv("XDG_RUNTIME_DIR");
-
-	/* The path of a Unix socket has at most 107 bytes, so this folder's path must be short. */
-	if (!base || !*base || strlen(base) > 60 || access(base, W_OK) < 0)
-		base = "/tmp";
-	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
-	if (!mkdtemp(r->dir)) {
-		output_print_message("cannot create the folder '%s': %s", r->dir, strerror(errno));
-		r->dir[0] = 0;
-		return -errno;
-	}
-	return 0;
-}
-
 /* Start the scheduler first, because the other daemons need its port. Then start the other daemons
  * in parallel, and wait until each daemon is ready. */
 int daemons_start(struct bpsrun *r)

@@ -1,5 +1,5 @@
 /* Prints the output of the children line by line, with a prefix in front of each line. Also prints
- * bpsrun's own messages. One thread. */
+ * the program's own messages. One thread. */
 #include "libbpsclient/tools/process/output.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ void output_print_message(const char *fmt, ...)
 	if (unfinished)
 		dprintf(unfinished->to, "\n");
 	unfinished = NULL;
-	dprintf(STDERR_FILENO, "bpsrun: %s\n", line);
+	dprintf(STDERR_FILENO, "%s: %s\n", program_invocation_short_name, line);
 }
 
 static void output_write_all(int fd, const char *p, size_t n)

@@ -17,7 +17,7 @@ struct output_stream {
 	char buf[16384];
 };
 
-/* Print a line that begins with "bpsrun: " on stderr. */
+/* Print a line on stderr that begins with the program's name, such as "bpsrun: ". */
 void output_print_message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Create a pipe for a child's output. output_read_and_print writes the lines to the descriptor
  * `to`. *ret_write: the child's end of the pipe, which the caller closes. Errors: -errno. */
