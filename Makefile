@@ -60,7 +60,8 @@ CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c
 	   common/os/fd_passing.c common/os/file_save.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c first_line.c \
 	   nearest_name.c)
-TOOLS	:= $(call tree,libbpsclient/tools)
+TOOLS	:= $(filter-out libbpsclient/tools/keep/%,$(call tree,libbpsclient/tools))
+KEEP	:= $(call src,libbpsclient/tools/keep/*.c libbpsclient/tools/process/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
 UNITLIB	:= $(filter-out $(UNIT),$(call tree,tests/unit tests/invariants))
@@ -70,7 +71,7 @@ LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
 ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(HOSTEXEC) $(CTL) $(CLIENT) \
-	   $(TOOLS) $(EXAMPLES) $(UNIT) $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) \
+	   $(TOOLS) $(KEEP) $(EXAMPLES) $(UNIT) $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) \
 	   tests/fuzz/replay.c $(BENCH) $(call src,tests/bench/probe/*.c)
 
 cores	= $(filter-out %/main.c,$(1))
@@ -83,13 +84,14 @@ HOSTEXECBIN := $(B)/tests/bps-agent-host
 BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
 TOOLBINS := $(if $(TOOLS),$(B)/bpsrun)
+KEEPBIN	:= $(if $(KEEP),$(B)/bps-keep)
 EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
 UNITBINS := $(patsubst %.c,$(B)/tests/%,$(notdir $(UNIT)))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
 BENCHBIN := $(B)/bps-bench
 
-all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) \
-	$(HOSTEXECBIN)
+all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(KEEPBIN) $(EXAMPLEBINS) \
+	$(BENCHBIN) $(HOSTEXECBIN)
 
 # Sums must have the same bits with every instruction set, so the compiler may not use fused
 # multiply-add. With -O3 the compiler unrolls loops, which makes the sums a tenth faster. The
@@ -162,6 +164,8 @@ $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 	$(Q)ln -sf libbpsclient.so.0 $(B)/libbpsclient.so
 
 $(TOOLBINS): $(call objs,$(TOOLS)) $(LIBCOMMON)
+$(KEEPBIN): $(call objs,$(KEEP)) $(LIBCOMMON)
+$(TOOLBINS) $(KEEPBIN):
 	$(call link,$(LIBS))
 $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
@@ -200,7 +204,7 @@ install: all $(CONFS)
 		$(SHARE)/bps/prometheus \
 		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples \
 		$(addprefix $(SHARE)/man/man,1 3 5 7 8)
-	$(Q)install -m 755 $(DAEMONS) $(EXECUTORS) $(SBIN)
+	$(Q)install -m 755 $(DAEMONS) $(EXECUTORS) $(KEEPBIN) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
 	$(Q)ln -sf libbpsclient.so.0 $(LIB)/libbpsclient.so

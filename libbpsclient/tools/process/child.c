@@ -1,5 +1,5 @@
-/* Starts, signals and reaps the processes that bpsrun needs. The callers choose the processes. All
- * functions run in one thread. */
+/* Starts, signals and reaps the processes that bpsrun and bps-keep need. The callers choose the
+ * processes. All functions run in one thread. */
 #include "libbpsclient/tools/process/child.h"
 
 #include <errno.h>
@@ -117,7 +117,8 @@ void child_signal_group(const struct bpsrun_child *c, int sig)
 		kill(-c->pid, sig);
 }
 
-int child_reap_if_ended(struct bpsrun_child *c)
+/* Reap c if it has ended. ends_group: kill the processes that it has left behind in its group. */
+static int child_reap(struct bpsrun_child *c, bool ends_group)
 {
 	siginfo_t si = {.si_pid = 0};
 	int status;
@@ -125,15 +126,25 @@ int child_reap_if_ended(struct bpsrun_child *c)
 	if (!c->pid || waitid(P_PID, (id_t)c->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
 		!si.si_pid)
 		return -1;
-	/* Kill the processes that the child has left behind in its process group. The group's
-	 * number cannot be reused before waitpid. */
-	kill(-c->pid, SIGKILL);
+	/* The group's number cannot be reused before waitpid. */
+	if (ends_group)
+		kill(-c->pid, SIGKILL);
 	if (waitpid(c->pid, &status, 0) != c->pid)
 		return -1;
 	close(c->pidfd);
 	c->pidfd = -1;
 	c->pid = 0;
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int child_reap_if_ended(struct bpsrun_child *c)
+{
+	return child_reap(c, true);
+}
+
+int child_reap_alone_if_ended(struct bpsrun_child *c)
+{
+	return child_reap(c, false);
 }
 
 void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms)

@@ -1,7 +1,7 @@
 #ifndef BPS_TOOLS_CHILD_H
 #define BPS_TOOLS_CHILD_H
-/* A process that bpsrun has started: a daemon, a worker, or a command. Its functions start, signal
- * and reap it. They run on bpsrun's only thread. */
+/* A process that bpsrun or bps-keep has started: a daemon, a worker, or a command. Its functions
+ * start, signal and reap it. They run on the program's only thread. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,9 +62,11 @@ struct spawn_plan {
 int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp);
 /* Send a signal to the process group of c. Does nothing if c does not run. */
 void child_signal_group(const struct bpsrun_child *c, int sig);
-/* Reap c if it has ended. Returns its exit code (128 + the number of the signal that killed it), or
- * -1 if it still runs. */
+/* Reap c if it has ended, and kill the processes that it has left behind in its group. Returns its
+ * exit code (128 + the number of the signal that killed it), or -1 if it still runs. */
 int child_reap_if_ended(struct bpsrun_child *c);
+/* Do the same, but let the other processes of its group live on. */
+int child_reap_alone_if_ended(struct bpsrun_child *c);
 /* Send TERM to n children, and KILL to those that still run after grace_ms. Returns when all have
  * ended. */
 void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms);
