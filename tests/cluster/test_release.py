@@ -33,6 +33,13 @@ def version():
     return re.search(r"(?m)^VERSION\s*:= (\S+)$", (ROOT / "Makefile").read_text())[1]
 
 
+def test_packages_know_each_exported_symbol():
+    exported = (ROOT / "libbpsclient" / "libbpsclient.map").read_text()
+    known = (ROOT / "systemd" / "debian" / "libbpsclient0.symbols").read_text()
+    calls = re.findall(r"(?m)^ (bps_\w+)@BPS_0\.1 0\.1\.0$", known)
+    assert sorted(calls) == sorted(set(re.findall(r"\b(bps_\w+);", exported)))
+
+
 def test_version_is_one_of_three_numbers_and_the_changelogs_begin_with_it():
     assert re.fullmatch(r"\d+\.\d+\.\d+", version())
     changes = (ROOT / "docs" / "CHANGELOG.md").read_text()
