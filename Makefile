@@ -109,6 +109,7 @@ include tests/gpu/gpu.mk
 include tests/tests.mk
 include tests/mutation/mutation.mk
 include systemd/deb.mk
+include systemd/image.mk
 include libbpsclient/python/wheel.mk
 include docs/docs.mk
 

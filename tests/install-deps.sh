@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install the missing Debian packages of some purposes:
-#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu|debian13...
+#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu|
+#       debian13|image|image-test...
 # The script needs root or sudo. Without them, it prints the packages to install and fails. On
 # systems other than Debian it prints the packages' Debian names and succeeds. The build then shows
 # what is missing.
@@ -20,6 +21,8 @@ python3-pip"
 deb="$test debhelper dh-python dpkg-dev lintian xz-utils"
 nspawn="$deb mmdebstrap systemd-container"
 debian13="mmdebstrap git make"
+image="$deb mmdebstrap git"
+image_test="$image skopeo umoci"
 qemu="$test qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers"
 
 want=
@@ -37,8 +40,10 @@ for purpose in "${@:-none}"; do
 	nspawn) want="$want $nspawn" ;;
 	qemu) want="$want $qemu" ;;
 	debian13) want="$want $debian13" ;;
+	image) want="$want $image" ;;
+	image-test) want="$want $image_test" ;;
 	*)
-		sed -n 's/^#   /usage: /p' "$0" >&2
+		sed -n '3s/^#   /usage: /p; 4s/^#/      /p' "$0" >&2
 		exit 2
 		;;
 	esac

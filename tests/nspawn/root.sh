@@ -4,6 +4,7 @@
 # The file system is a minimal Debian with systemd. It has the dependencies of the packages in DEBS,
 # but not these packages.
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 debs=$1 cache=$2
 # shellcheck source=/dev/null
 . /etc/os-release
@@ -26,16 +27,8 @@ fi
 
 work=$(mktemp -d "$cache/making-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-apt-config dump | grep '^Acquire::' >"$work/apt.conf" || true
-sources=()
-for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-	if [ -e "$f" ] && grep -q "$VERSION_CODENAME" "$f"; then
-		sources+=("$f")
-	fi
-done
 echo "making the machines' root file system (once)" >&2
-mmdebstrap --quiet --variant=apt --mode=root --include="$packages" --aptopt="$work/apt.conf" \
-	"$VERSION_CODENAME" "$work/root" "${sources[@]}" >&2
+"$here/../../systemd/mmdebstrap.sh" "$work/root" --variant=apt --include="$packages" >&2
 rm -f "$work/root/etc/hostname" # systemd-nspawn sets the name of each machine
 mv "$work/root" "$root"
 echo "$root"
