@@ -82,7 +82,8 @@ def test_links_of_a_page_lead_somewhere(guide):
 def containers():
     """Return (file, container, fields) of every container in the manifests for Kubernetes."""
     yaml = pytest.importorskip("yaml")
-    for path in sorted((ROOT / "docs" / "guides" / "kubernetes").glob("*.yaml")):
+    folder = ROOT / "docs" / "guides" / "kubernetes"
+    for path in sorted([*folder.glob("base/*.yaml"), *folder.glob("job/*.yaml")]):
         for document in yaml.safe_load_all(path.read_text()):
             pod = document.get("spec", {}).get("template", {}).get("spec", {})
             for c in pod.get("initContainers", []) + pod.get("containers", []):
@@ -92,9 +93,14 @@ def containers():
 def test_daemons_of_the_manifests_take_their_settings_and_are_probed_where_they_serve():
     checked = set()
     for name, c, pod in containers():
-        program = BUILD / c["command"][0].rpartition("/")[2]
-        if not program.is_dir():
+        names = [word.rpartition("/")[2] for word in c["command"]]
+        found = [BUILD / n for n in names if n in ("bps-scheduler", "bps-server", "bps-agent")]
+        if not found:
             continue
+        (program,) = found
+        assert names[: names.index(program.name)] == (
+            ["bps-keep", "--"] if program.name == "bps-agent" else []
+        )
         assert pod["enableServiceLinks"] is False, (
             name
         )  # with service links, Kubernetes adds variables that look like our settings

@@ -33,6 +33,13 @@ def version():
     return re.search(r"(?m)^VERSION\s*:= (\S+)$", (ROOT / "Makefile").read_text())[1]
 
 
+def test_manifests_for_kubernetes_name_the_images_of_this_version():
+    folder = ROOT / "docs" / "guides" / "kubernetes"
+    texts = "".join(p.read_text() for p in sorted(folder.rglob("kustomization.yaml")))
+    assert set(re.findall(r"(?m)^ +newTag: (\S+)$", texts)) == {version()}
+    assert len(re.findall(r"(?m)^ +newName: localhost/bps(-cuda)?$", texts)) == 3
+
+
 def test_packages_know_each_exported_symbol():
     exported = (ROOT / "libbpsclient" / "libbpsclient.map").read_text()
     known = (ROOT / "systemd" / "debian" / "libbpsclient0.symbols").read_text()
