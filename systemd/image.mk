@@ -1,8 +1,8 @@
 # Images for containers, without a registry of images. Included by the Makefile.
 #
-# `make image` installs our packages into a minimal Debian, and writes the image `bps`, and the image
-# `bps-cuda` if the CUDA toolkit is installed. Needs root. The same commit and the same packages of
-# Debian give the same bytes: all times are the commit's.
+# `make image` installs our packages into a minimal Debian, and writes the image `bps`. If the CUDA
+# toolkit is installed, it also writes the image `bps-cuda`. Needs root. The same commit and the
+# same packages of Debian give the same bytes: all times are the commit's.
 IMAGE	:= build/image
 IMAGE_TIME = $$(git log -1 --format=%ct)
 IMAGE_PACKAGES := bps-scheduler bps-server bps-agent bpsctl bps-tools libbpsclient0

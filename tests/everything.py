@@ -126,7 +126,7 @@ TARGETS = (
         "check-manifests",
         10,
         r"\d+ resources in .*",
-        paths=("docs/guides/kubernetes", "tests/manifests", "tests/tests.mk"),
+        paths=("Makefile", "docs/guides/kubernetes", "tests/manifests", "tests/tests.mk"),
     ),
     Target(
         "sim",
@@ -226,6 +226,13 @@ TARGETS = (
     ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
+    Target(
+        "image-test",
+        20,
+        r"\d+ passed.*|^localhost/\S+ sha256:\w+",
+        most=5,
+        paths=(*PACKAGES, "docs/guides/kubernetes", "tests/image"),
+    ),
     Target("wheel-again", 10, r"the wheels are the same", paths=PROGRAMS),
     Target("nspawn", 20, r"\d+ passed.*", paths=(*PACKAGES, "tests/nspawn")),
     Target("qemu", 30, COUNTS, paths=(*CLUSTER, "tests/qemu", "tests/unit")),

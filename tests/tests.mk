@@ -65,6 +65,8 @@ help:
 	@echo 'make docs        pages of errors and of the Python package, in build/docs (download)'
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice and compare them byte by byte'
+	@echo 'make image       images for containers, in build/image (root); image-test: make them'
+	@echo '                 twice, and run an example job in one of them'
 	@echo 'make nspawn      the packages on 5 systemd machines in containers (root)'
 	@echo 'make qemu        libfabric verbs and NUMA nodes on an emulated machine;'
 	@echo '                 QEMU_ONLY=WORD'
