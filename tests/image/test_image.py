@@ -261,7 +261,9 @@ def test_sums_stay_exact_when_the_agent_of_a_pod_crashes(cluster: Cluster) -> No
         assert all(p.poll() is None for pod in pods for p in pod.processes), cluster.text()
     for pod in pods:
         pod.wait(JOB_S)
-    assert cluster.agents[0].text().count("starting it again, with ") == 3
+    text = cluster.agents[0].text()
+    # On a machine under load, an agent may also count as hung.
+    assert text.count("starting it again, with ") == 3 + text.count(" hangs: ")
     assert "rounds" in "".join(p.text() for p in pods)
 
 

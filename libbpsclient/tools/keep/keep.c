@@ -2,7 +2,7 @@
  * agent crashes, bps-keep starts it again with these descriptors, so the jobs of its trainers go
  * on. The store of descriptors and the start of processes are bpsrun's (process/).
  *
- *   RUN ── the agent has crashed ── RUN (with the descriptors) ── ... ── exit
+ *   RUN ── the agent has crashed, or hangs ── RUN (with the descriptors) ── ... ── exit
  *    └── TERM, INT ── STOP (later KILL) ── exit
  *
  * Executors, which the agent has started, live on when the agent crashes, and end when the stored
@@ -35,6 +35,9 @@
  * agent that ends for a temporary reason pauses before, so it stays below this rate. */
 #define STARTS_MAX 20
 #define STARTS_MS  25000
+/* Time after which an agent that no longer sends WATCHDOG=1 is killed, as WatchdogSec= of
+ * bps-agent.service */
+#define WATCHDOG_MS 2000
 /* Time between TERM and KILL. Kubernetes kills a pod after 30 s by default. */
 #define STOP_MS 20000
 /* Time for executors (bps-agent-cuda) to end after their descriptors were closed */
@@ -55,19 +58,24 @@ struct keeper {
 	uint64_t starts_ms[STARTS_MAX]; /* times of the last starts; the next one is at n_starts */
 	unsigned n_starts;
 	bool is_stopping;
-	uint64_t kill_ms; /* when to send KILL; 0: never */
-	int result;       /* exit code; -1: bps-keep goes on */
+	uint64_t kill_ms;     /* when to send KILL after TERM; 0: never */
+	uint64_t watchdog_ms; /* when the agent counts as hung; 0: it is not ready yet */
+	int result;           /* exit code; -1: bps-keep goes on */
 };
 
 /* Start the agent with the descriptors that are stored. */
 static int keeper_start_agent(struct keeper *k)
 {
 	char notify[PRIVATE_FOLDER_BYTES + 16], *names = NULL;
-	const char *env[] = {"NOTIFY_SOCKET", notify, NULL};
+	char watchdog[16];
+	const char *env[] = {"NOTIFY_SOCKET", notify, "WATCHDOG_USEC", watchdog, NULL};
 	struct spawn_plan plan = {.argv = k->argv, .env = env, .out = -1, .err = -1, .keep = -1};
 	int *fds = NULL, rc;
 
 	snprintf(notify, sizeof(notify), "%s/notify", k->dir);
+	snprintf(watchdog, sizeof(watchdog), "%d", WATCHDOG_MS * 1000);
+	fdstore_server_take_watchdog(k->agent.fdstore); /* that of the process before */
+	k->watchdog_ms = 0;
 	plan.n_fds = fdstore_server_fds(k->agent.fdstore, &fds, &names);
 	plan.fds = fds;
 	plan.fd_names = names;
@@ -147,6 +155,7 @@ static void keeper_pass_signal(struct keeper *k)
 	if (!k->is_stopping)
 		k->kill_ms = clock_now_ms() + STOP_MS;
 	k->is_stopping = true;
+	k->watchdog_ms = 0;
 }
 
 static int keeper_is_own_child(const void *ctx, int pid)
@@ -170,6 +179,31 @@ static void keeper_reap_children(struct keeper *k)
 	guard_reap_adopted(keeper_is_own_child, k);
 }
 
+static void keeper_receive(struct keeper *k)
+{
+	fdstore_server_receive(k->agent.fdstore);
+	if (fdstore_server_take_watchdog(k->agent.fdstore) && !k->is_stopping)
+		k->watchdog_ms = clock_now_ms() + WATCHDOG_MS;
+}
+
+static void keeper_check_deadlines(struct keeper *k)
+{
+	uint64_t now = clock_now_ms();
+
+	if (k->kill_ms && now >= k->kill_ms) {
+		output_print_message("'%s' has not ended %d s after the signal: killing it",
+			k->argv[0], STOP_MS / 1000);
+		keeper_send_signal(k, SIGKILL);
+		k->kill_ms = 0;
+	}
+	if (k->watchdog_ms && now >= k->watchdog_ms) {
+		output_print_message("'%s' hangs: it has sent no WATCHDOG=1 for %d s: killing it",
+			k->argv[0], WATCHDOG_MS / 1000);
+		keeper_send_signal(k, SIGKILL);
+		k->watchdog_ms = 0;
+	}
+}
+
 static void keeper_run(struct keeper *k)
 {
 	while (k->result < 0) {
@@ -178,19 +212,14 @@ static void keeper_run(struct keeper *k)
 			{.fd = k->agent.pidfd, .events = POLLIN},
 			{.fd = fdstore_server_socket(k->agent.fdstore), .events = POLLIN}};
 
-		poll(p, 4, poll_timeout_left_ms(k->kill_ms));
+		poll(p, 4, poll_timeout_left_ms(k->kill_ms ? k->kill_ms : k->watchdog_ms));
 		if (p[0].revents)
 			keeper_pass_signal(k);
 		if (p[3].revents)
-			fdstore_server_receive(k->agent.fdstore);
+			keeper_receive(k);
 		if (p[1].revents || p[2].revents)
 			keeper_reap_children(k);
-		if (k->kill_ms && clock_now_ms() >= k->kill_ms) {
-			output_print_message("'%s' has not ended %d s after the signal: killing it",
-				k->argv[0], STOP_MS / 1000);
-			keeper_send_signal(k, SIGKILL);
-			k->kill_ms = 0;
-		}
+		keeper_check_deadlines(k);
 	}
 }
 
@@ -242,6 +271,7 @@ static int keeper_open(struct keeper *k)
 	char notify[PRIVATE_FOLDER_BYTES + 16];
 	int rc = keeper_open_signals(k);
 
+	unsetenv("WATCHDOG_PID"); /* of a manager of bps-keep; the agent would compare it */
 	limits_raise();
 	signal(SIGPIPE, SIG_IGN);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);

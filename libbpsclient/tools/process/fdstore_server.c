@@ -39,7 +39,8 @@ struct fdstore_server {
 	} * kept;
 	unsigned n, room, max;
 	size_t names_bytes;
-	bool is_full; /* the message about a full store was printed */
+	bool is_full;      /* the message about a full store was printed */
+	bool has_watchdog; /* READY=1 or WATCHDOG=1 has arrived */
 };
 
 /* Return how many descriptors may be stored. The agent's next process has each descriptor twice
@@ -182,6 +183,9 @@ void fdstore_server_receive(struct fdstore_server *k)
 			return;
 		lines[n] = 0;
 		n_fds = fd_passing_detach(&mh, fds, FD_PASSING_MAX);
+		if (parse_notify_value(lines, "WATCHDOG=", yes) ||
+			parse_notify_value(lines, "READY=", yes))
+			k->has_watchdog |= strcmp(yes, "1") == 0;
 		if (!parse_notify_value(lines, "FDNAME=", name))
 			*name = 0;
 		if (*name && parse_notify_value(lines, "FDSTOREREMOVE=", yes))
@@ -192,6 +196,14 @@ void fdstore_server_receive(struct fdstore_server *k)
 			else
 				close(fds[i]);
 	}
+}
+
+bool fdstore_server_take_watchdog(struct fdstore_server *k)
+{
+	bool has_watchdog = k->has_watchdog;
+
+	k->has_watchdog = false;
+	return has_watchdog;
 }
 
 unsigned fdstore_server_count(const struct fdstore_server *k)

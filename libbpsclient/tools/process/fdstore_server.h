@@ -2,6 +2,7 @@
 #define BPS_TOOLS_FDSTORE_SERVER_H
 /* Stores the descriptors of an agent for the agent's next process, as systemd does with FDSTORE=1.
  * The functions run on the only thread of bpsrun or bps-keep. */
+#include <stdbool.h>
 
 struct fdstore_server;
 
@@ -15,6 +16,9 @@ int fdstore_server_socket(const struct fdstore_server *k);
 /* Handle the messages that have arrived. Does not wait. Messages that are invalid, and descriptors
  * for which there is no room, are dropped. */
 void fdstore_server_receive(struct fdstore_server *k);
+/* Return whether the agent has sent READY=1 or WATCHDOG=1 since the last call. Both restart the
+ * watchdog's time, as with systemd. */
+bool fdstore_server_take_watchdog(struct fdstore_server *k);
 /* Return the number of stored descriptors. */
 unsigned fdstore_server_count(const struct fdstore_server *k);
 /* Return the number of stored descriptors. *ret_fds: the descriptors, which the server still owns.
