@@ -38,6 +38,8 @@
 /* Time after which an agent that no longer sends WATCHDOG=1 is killed, as WatchdogSec= of
  * bps-agent.service */
 #define WATCHDOG_MS 2000
+/* If bps-keep itself was delayed by this time, so was the agent: wait once more. */
+#define DELAYED_MS 200
 /* Time between TERM and KILL. Kubernetes kills a pod after 30 s by default. */
 #define STOP_MS 20000
 /* Time for executors (bps-agent-cuda) to end after their descriptors were closed */
@@ -196,7 +198,9 @@ static void keeper_check_deadlines(struct keeper *k)
 		keeper_send_signal(k, SIGKILL);
 		k->kill_ms = 0;
 	}
-	if (k->watchdog_ms && now >= k->watchdog_ms) {
+	if (k->watchdog_ms && now >= k->watchdog_ms + DELAYED_MS) {
+		k->watchdog_ms = now + WATCHDOG_MS;
+	} else if (k->watchdog_ms && now >= k->watchdog_ms) {
 		output_print_message("'%s' hangs: it has sent no WATCHDOG=1 for %d s: killing it",
 			k->argv[0], WATCHDOG_MS / 1000);
 		keeper_send_signal(k, SIGKILL);
