@@ -277,8 +277,8 @@ BPS_API void bps_results_unmap(struct bps_results *r);
  * both calls bypass the CPU caches. bps_write does so because another process reads the input next.
  * Errors of both calls: -EINVAL if the bytes do not lie in the tensor, or if the tensor lies in
  * device memory. Errors of bps_write: BPS_EBUSY if a round is in flight, or the error with which
- * the job has failed. Errors of bps_read: -EINVAL if no round is complete,
- * or if the bytes are not in this worker's shard. */
+ * the job has failed. Errors of bps_read: -EINVAL if no round is complete, or if the bytes are not
+ * in this worker's shard. */
 BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
 BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor

@@ -271,6 +271,7 @@ static int copy_public_declaration(const struct bps_decl *decls, size_t i, struc
 {
 	const uint8_t *from = (const uint8_t *)decls + i * decls->size;
 	size_t known = decls->size < sizeof(*ret) ? decls->size : sizeof(*ret);
+	bool is_newer;
 
 	memset(ret, 0, sizeof(*ret));
 	if (decls->size < DECL_BYTES_MIN || decls->size > DECL_BYTES_MAX)
@@ -284,12 +285,14 @@ static int copy_public_declaration(const struct bps_decl *decls, size_t i, struc
 			"declare: the field `size` of declaration %zu is %zu, but that of the "
 			"first one is %zu",
 			i, ret->size, decls->size);
-	for (size_t byte = offsetof(struct bps_decl, reserved); byte < decls->size; byte++)
-		if (from[byte])
-			return last_error_set(-EINVAL,
-				"declare: the declaration sets a field that this library does not "
-				"have: install the release with which the program was compiled");
-	return 0;
+	is_newer = ret->reserved != 0;
+	for (size_t byte = known; byte < decls->size; byte++)
+		is_newer |= from[byte] != 0;
+	if (!is_newer)
+		return 0;
+	return last_error_set(-EINVAL,
+		"declare: the declaration sets a field that this library does not have: install "
+		"the release with which the program was compiled");
 }
 
 /* Check that the options of the job allow a value: deltas are added in the order of their arrival,

@@ -9,7 +9,7 @@ the file manifest.json, by which docker before release 25 finds its parts. So `d
 because a name without a host would belong to a public registry.
 
 buildah and umoci can write such layouts, too. But buildah needs mounts and a store of its own,
-neither writes manifest.json, and the rest is this page: three JSON documents around one archive.
+neither writes manifest.json, and the rest is this file: five JSON documents around one archive.
 All times are SOURCE_DATE_EPOCH, so the same root gives the same bytes. The script prints the digest
 of the image, which a container runtime shows, too.
 """

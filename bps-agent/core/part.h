@@ -76,8 +76,8 @@ struct agt_part {
 	/* `task` is at the transport (A9). Meanwhile the partition is in no queue in the state
 	 * READY. */
 	bool is_working;
-	/* The partition's results go to another member. A RESULT without bytes then states that
-	 * this member has the result (O1). */
+	/* Another member gets the bytes of this partition's results. For this member, a RESULT
+	 * without bytes completes the round (O1). */
 	bool has_other_owner;
 	/* in the state FETCHING: the result of the read must be discarded, for example after a
 	 * change of pgen */

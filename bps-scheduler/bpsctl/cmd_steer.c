@@ -163,6 +163,9 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 	bool is_answer;
 	int rc;
 
+	if (o->dry_run && (o->wait || *o->reason))
+		return print_error_line(
+			"--dry-run changes nothing: use it without --wait and --reason", EX_USAGE);
 	if (o->dry_run)
 		return send_request_and_print(o, "drain preview", arg, NULL, 0);
 	rc = send_steer_request(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);

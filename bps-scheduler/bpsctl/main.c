@@ -18,9 +18,9 @@ static const struct setting rows[] = {
 			"--host, --daemon)"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
-		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
-			"scheduler "
-			"does not answer, and for `trace`, to which else the scheduler names it"},
+		.help = "HTTP address of this host's bps-agent. `why-stuck` uses it while the "
+			"scheduler does not answer. `trace` uses it if it is given, and otherwise "
+			"asks the scheduler"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print JSON (schema 1) instead of text"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",

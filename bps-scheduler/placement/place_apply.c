@@ -192,15 +192,17 @@ static void report_parts_moved(struct sched_core *c, const struct sched_job *j, 
 {
 	if (j->n_orphans)
 		sched_report_event(c, EVENT_PARTITIONS,
-			"%u partition%s of job '%s' without a server, because no server is alive",
-			n, plural_suffix_of(n), j->name);
+			"%u partition%s of job '%s' wait%s for a server, because no server is "
+			"alive",
+			n, plural_suffix_of(n), j->name, n == 1 ? "s" : "");
 	else if (from)
 		sched_report_event(c, EVENT_PARTITIONS,
 			"%u partition%s of job '%s' moved from server %s to others", n,
 			plural_suffix_of(n), j->name, from->name);
 	else
 		sched_report_event(c, EVENT_PARTITIONS,
-			"%u waiting partitions of job '%s' have a server now", n, j->name);
+			"%u partition%s of job '%s' now %s a server", n, plural_suffix_of(n),
+			j->name, n == 1 ? "has" : "have");
 }
 
 static void replace_parts_from(struct sched_core *c, struct sched_job *j, uint32_t server)

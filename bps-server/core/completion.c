@@ -184,8 +184,8 @@ static void slot_fail_without_owner(struct srv_core *core, struct slot *slot)
 
 	srv_job_fail(core, part->job, BPS_EDIVERGED,
 		"tensor %u partition %u round %llu: the owner of the result (agent %u, host %s) "
-		"has lost it, but another machine has gone on: memory is corrupt or the program "
-		"has a bug, so restart the job from a checkpoint",
+		"has lost it, but another machine has gone on: the memory of an agent is corrupt "
+		"or bps has a bug, so restart the job from a checkpoint",
 		part->tensor, part->index, (unsigned long long)slot->round, owner->agent,
 		owner->host);
 }

@@ -19,7 +19,7 @@ enum tensor_mode {
 enum tensor_owner {
 	OWNER_ALL,    /* every worker gets all of it */
 	OWNER_SHARDS, /* it is cut into as many equal shards as the job has workers; the worker of
-	               * rank r gets only shard r, see O1 of docs/reference/faults.md */
+	               * rank r gets only shard r, see O1 of docs/reference/shards.md */
 };
 /* Value of `stale` without a bound: no worker waits for another one after the first round. */
 #define STALE_UNBOUNDED UINT32_MAX

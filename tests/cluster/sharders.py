@@ -69,8 +69,7 @@ def scattering(n_rounds=None, stop=None, trace=os.devnull, sizes=SIZES, pause=0,
                     want = expected(t.dtype, t.n_values, job.size, n, t.shard, bps.SUM)
                 assert is_right(t, want, op), f"round {n} of {t.name} ({t.dtype})"
                 assert t.contributors == job.size
-                if t.input is not None:
-                    t.input[:] = 0  # a sum that is made again would have these zeros
+                t.input[:] = 0  # a sum that is made again would have these zeros
             time.sleep(pause)
             if vote:
                 vote.input[:] = job.rank == 0 and os.path.exists(stop)

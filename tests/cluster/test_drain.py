@@ -31,6 +31,8 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     n = c.member("s1")["partitions"]
     p = c.steer("drain", "s1", "--dry-run")
     assert f"would move {n} partitions, " in p.stdout and "to 2 other servers" in p.stdout, p
+    p = c.steer("drain", "s1", "--dry-run", "--wait")
+    assert p.returncode == 64 and "without --wait and --reason" in p.stderr, p
     p = c.steer("drain", "a0", "--dry-run")
     assert "its 1 running job would go on" in p.stdout and not c.member("a0")["is_drained"], p
     assert not c.member("s1")["is_drained"]

@@ -250,7 +250,7 @@ def test_sums_stay_exact_when_the_agent_of_a_pod_crashes(cluster: Cluster) -> No
 
     def serves_trainers() -> bool:
         names = [os.readlink(p) for p in Path(f"/proc/{children(agent)[0]}/fd").iterdir()]
-        return sum("bps" in n and "memfd" in n for n in names) > 0
+        return any("bps" in n and "memfd" in n for n in names)
 
     wait_for("the agent has memory of the job", serves_trainers, cluster.text)
     for _ in range(3):

@@ -346,7 +346,7 @@ static void advise_on_ended_job(struct advice *a)
 	const char *text = json_string_value(json_object_get(a->brief, "text"));
 
 	add_finding(a, "ENDED", -1,
-		"`bpsctl events` shows what happened; if the job failed, the logs of its agents "
+		"`bpsctl job NAME` shows how it ended; if it failed, the logs of its agents "
 		"have its last steps",
 		"the job ended %.0f s ago%s%.200s; where the time of its steps went is no longer "
 		"known",

@@ -111,7 +111,8 @@ class Slots:
 
         Args:
             n_shards (int): 1, or the number of workers: the slot is a tensor in shards. Each shard
-                has the size of a piece, and holds n_values values.
+                has the size of a piece, and holds n_values values. All shards together have at
+                most PIECES[-1] bytes, or each has PIECES[0].
         """
         item = int(DTYPES[dtype][1][1:])
         sizes = [p for p in PIECES if p * n_shards <= PIECES[-1]] or [PIECES[0]]
