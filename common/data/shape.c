@@ -98,7 +98,7 @@ int shape_check_shards(const struct tensor_shape *s, uint32_t n_shards, struct e
 {
 	uint64_t unit = dtype_values(s->dtype) * (uint64_t)n_shards;
 
-	if (s->owner != OWNER_SHARDS || s->n_values % unit == 0)
+	if (s->owner != OWNER_SHARDS || (unit && s->n_values % unit == 0))
 		return 0;
 	return err_set(err, -EINVAL,
 		"%s cannot be cut into %u equal shards, one for each worker: add values until "

@@ -147,6 +147,7 @@ static void only_equal_shards_are_accepted(void **state)
 	s.n_values = 126; /* the last block is not full, and belongs to one shard */
 	assert_int_equal(shape_check_shards(&s, 2, &err), -EINVAL);
 	assert_non_null(strstr(err.s, "a multiple of 128"));
+	assert_int_equal(shape_check_shards(&s, 0, &err), -EINVAL); /* a job without workers */
 }
 
 static void the_text_names_type_count_and_digest(void **state)
