@@ -304,3 +304,42 @@ def test_different_models_are_a_mismatch():
         param.grad = torch.ones_like(param)
         with pytest.raises(bps.Error, match="1 parameters of float32"):
             optimizer.step()
+
+
+def test_state_of_every_kind_of_optimizer_can_be_loaded():
+    kinds = ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "Rprop")
+    for name in kinds:
+        kind = getattr(torch.optim, name)
+        model, other = network(), network()
+        optimizer = bps.torch.ShardedOptimizer(model.parameters(), kind, lr=0.01, bucket_bytes=300)
+        train(model, optimizer, MINE, 2)
+        optimizer.consolidate_state_dict()
+        other.load_state_dict(model.state_dict())
+        loaded = bps.torch.ShardedOptimizer(other.parameters(), kind, lr=0.01, bucket_bytes=300)
+        loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        train(model, optimizer, MINE, 2, first=2)
+        train(other, loaded, MINE, 2, first=2)
+        assert same(model, other), name
+
+
+def test_parameter_without_state_has_zeros():
+    """A plain optimizer has no state for a parameter that never had a gradient."""
+    options = {"lr": 0.1, "momentum": 0.9}
+    params = [torch.nn.Parameter(torch.ones(5)) for _ in range(3)]
+    plain = torch.optim.SGD(params, **options)
+    params[1].grad = torch.ones(5)
+    plain.step()
+    assert list(plain.state_dict()["state"]) == [1]
+    loaded = bps.torch.ShardedOptimizer(params, torch.optim.SGD, **options)
+    loaded.load_state_dict(plain.state_dict())
+    for p in params:
+        p.grad = torch.ones(5)
+    plain_params = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    again = torch.optim.SGD(plain_params, **options)
+    again.load_state_dict(copy.deepcopy(plain.state_dict()))
+    for p in plain_params:
+        p.grad = torch.ones(5)
+    again.step()
+    loaded.step()
+    for mine, want in zip(params, plain_params):
+        assert torch.allclose(mine, want)

@@ -30,6 +30,8 @@ from bps.torch._parts import (
 # Optimizers whose update of an element depends on other elements of its parameter, or that need
 # parameters of a certain shape
 REFUSED = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
+# State of the optimizers of PyTorch that is one number for a parameter
+SCALARS = ("step", "mu_product", "eta", "mu")
 # Number of buckets that are reduced before the first one is updated and gathered
 AHEAD = 3
 
@@ -332,7 +334,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a result of :meth:`state_dict`, or of ``optimizer_class.state_dict()`` for the same
-        parameters. Each worker keeps its part.
+        parameters. Each worker keeps its part. A parameter without state, because it never had a
+        gradient, gets zeros.
 
         Raises:
             ValueError: the groups or parameters differ from those of this optimizer.
@@ -348,26 +351,28 @@ class ShardedOptimizer(torch.optim.Optimizer):
         of_param = {id(p): states[i] for i, p in zip(ids, params) if i in states}
         for _, vector, bucket in self._all():
             known = [of_param.get(id(p), {}) for p in vector.params]
+            names = dict.fromkeys(itertools.chain(*known))
             bucket.optimizer.state[bucket.shard] = {
                 name: self._own_part(vector, bucket, name, [one.get(name) for one in known])
-                for name in known[0]
+                for name in names
             }
         self._consolidated = None
 
     @staticmethod
     def _own_part(vector: _Vector, bucket: _Bucket, name: str, values: list[Any]) -> Any:
         """Return this worker's part of the state `name` of all parameters of a bucket."""
-        first = values[0]
+        first = next((v for v in values if v is not None), None)
         if not isinstance(first, torch.Tensor):
             return first
-        if name == "step":  # the same for all parameters
-            return first.clone()
-        if any(v is None or v.shape != p.shape for v, p in zip(values, vector.params)):
+        pairs = list(zip(values, vector.params))
+        if name in SCALARS or any(v is not None and not v.dim() and p.dim() for v, p in pairs):
+            return first.clone()  # the same for all parameters
+        if any(v is not None and v.shape != p.shape for v, p in pairs):
             raise ValueError("the state is that of parameters of other shapes")
         part = torch.zeros_like(bucket.shard, dtype=first.dtype, requires_grad=False)
-        flats = [
-            _storage(torch.empty_like(p, dtype=v.dtype).copy_(v))
-            for v, p in zip(values, vector.params)
-        ]
+        flats = []
+        for value, param in pairs:
+            whole = torch.zeros_like(param, dtype=first.dtype)
+            flats.append(_storage(whole if value is None else whole.copy_(value)))
         bucket.take(consecutive(flats), part)
         return part
