@@ -437,3 +437,57 @@ def test_a_job_is_suspended_and_resumed_with_fewer_and_with_more_workers(tmp_pat
         for size in (n, n - 1, n):
             assert f"rank {rank} of {size} sum {size}" in outputs[rank], "\n".join(outputs)
     assert f"rank {n - 1} of {n} sum {n}" in outputs[n], "\n".join(outputs)
+
+
+DIVIDED = """
+import os, torch
+import bps.torch as bps
+bps.init()
+rank, is_new = bps.rank(), "NEW" in os.environ
+params = [torch.nn.Parameter(torch.ones(60_000))]
+
+def step(optimizer):
+    params[0].grad = torch.ones(60_000)
+    optimizer.step()
+    return sorted(set(params[0].tolist()))
+
+def new():
+    return bps.ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
+
+if not is_new:
+    optimizer, sizes = new(), (2,) if bps.size() == 1 else (1, 2)
+    print("first", step(optimizer), flush=True)
+    bps.suspend()
+    if rank:
+        os._exit(0)
+    for size in sizes:
+        if size == 2:
+            open(os.environ["SMALL"], "w").close()
+        bps.resume(size, global_rank=0)
+        try:
+            step(optimizer)
+        except RuntimeError as error:
+            assert "construct a new one" in str(error), error
+            print("refused", flush=True)
+        if size == 1:
+            print("alone", step(new()), flush=True)
+            bps.suspend()
+params[0].detach().zero_()
+optimizer = new()
+print("last", [step(optimizer) for _ in range(3)], flush=True)
+"""
+
+
+@pytest.mark.parametrize("n", [3])
+def test_optimizer_with_divided_state_is_made_again_for_other_workers(tmp_path, n):
+    small = tmp_path / "small"
+    with processes.Cluster(agents=2) as cluster:
+        started = processes.start(DIVIDED, n, cluster, "divided", SMALL=small)
+        cluster.wait_for("one worker is left", small.exists, LIMIT_S)
+        started += processes.start(DIVIDED, 2, cluster, "divided", SMALL=small, NEW=1, ranks=[1])
+        codes, outputs = processes.finish(started)
+    assert codes == [0] * (n + 1), "\n".join(outputs)
+    alone = ["refused", "alone [-1.0]"] if n > 1 else []
+    last = "last [[-1.0], [-2.0], [-3.0]]"
+    assert outputs[0].split("\n")[:-1] == ["first [0.0]", *alone, "refused", last], outputs[0]
+    assert last in outputs[n], outputs[n]

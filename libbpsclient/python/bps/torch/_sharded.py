@@ -196,6 +196,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self._process_set = process_set
         rt = process_set.runtime()
+        self._place = rt.job.rank, rt.job.size
         self._vectors = [self._divide(rt, g, bucket_bytes) for g in self.param_groups]
         for group, vectors in zip(self.param_groups, self._vectors):
             options = {name: value for name, value in group.items() if name != "params"}
@@ -238,10 +239,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 for bucket in vector.buckets:
                     yield group, vector, bucket
 
+    def _placed_runtime(self) -> Runtime:
+        """Return the runtime of the workers among which the parameters are divided.
+
+        Raises:
+            RuntimeError: the workers are others, for example after :func:`bps.torch.resume`.
+        """
+        rt = self._process_set.runtime()
+        if (rt.job.rank, rt.job.size) != self._place:
+            rank, size = self._place
+            raise RuntimeError(
+                f"this ShardedOptimizer has the part of rank {rank} of {size} workers, but the job "
+                f"now has {rt.job.size} workers, and this is rank {rt.job.rank}: construct a new "
+                "one, and load a state that was consolidated before"
+            )
+        return rt
+
     def _exchange(self) -> None:
         """Reduce, update and gather each bucket. AHEAD buckets are reduced in advance, so that both
         directions of the network are busy."""
-        rt = self._process_set.runtime()
+        rt = self._placed_runtime()
         grads = {id(v): v.gradients() for vectors in self._vectors for v in vectors}
         todo = list(self._all())
         reduced: collections.deque[Handle] = collections.deque()
@@ -297,11 +314,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def consolidate_state_dict(self) -> None:
         """Gather the state at all workers, for :meth:`state_dict`. All workers must call this
         method after the same step."""
+        rt = self._placed_runtime()
         result = super().state_dict()
         numbers = {
             id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])
         }
-        rt = self._process_set.runtime()
         for _, vector, bucket in self._all():
             for name, value in bucket.optimizer.state.get(bucket.shard, {}).items():
                 states = [result["state"].setdefault(numbers[id(p)], {}) for p in vector.params]
@@ -339,7 +356,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         Raises:
             ValueError: the groups or parameters differ from those of this optimizer.
+            RuntimeError: the workers are others than when the optimizer was constructed.
         """
+        self._placed_runtime()
         groups, states = state_dict["param_groups"], state_dict["state"]
         sizes = [len(group["params"]) for group in groups]
         if sizes != [len(group["params"]) for group in self.param_groups]:
