@@ -478,8 +478,9 @@ print("last", [step(optimizer) for _ in range(3)], flush=True)
 """
 
 
-@pytest.mark.parametrize("n", [3])
+@pytest.mark.parametrize("n", [1, 3])
 def test_optimizer_with_divided_state_is_made_again_for_other_workers(tmp_path, n):
+    """A worker that was alone decides again whether the job may have tensors in shards."""
     small = tmp_path / "small"
     with processes.Cluster(agents=2) as cluster:
         started = processes.start(DIVIDED, n, cluster, "divided", SMALL=small)

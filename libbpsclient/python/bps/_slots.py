@@ -79,6 +79,8 @@ class Slots:
         for known in (self._rings, self._turns, self._own, self._own_turns):
             known.clear()
         self._own_bytes, self._epoch = 0, epoch
+        if not epoch:
+            self._has_shards = None  # the job may have another number of workers now
         return stale
 
     def _name(self, kind: str, key: Key, i: int) -> str:
@@ -96,7 +98,8 @@ class Slots:
                 self._has_shards = False
             if self._has_shards is None:
                 try:
-                    rt.job.declare(f"{rt.prefix}shards", "u8", rt.job.size, sharded=True)
+                    n = rt.job.size
+                    rt.job.declare(f"{rt.prefix}shards{n}", "u8", n, sharded=True)
                     self._has_shards = True
                 except Error as error:
                     if error.code != -errno.EINVAL:
