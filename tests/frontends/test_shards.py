@@ -343,3 +343,14 @@ def test_parameter_without_state_has_zeros():
     loaded.step()
     for mine, want in zip(params, plain_params):
         assert torch.allclose(mine, want)
+
+
+def test_parameters_may_get_other_memory():
+    model = torch.nn.Linear(3, 3)
+    optimizer = bps.torch.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=1.0)
+    vector = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.nn.utils.vector_to_parameters(torch.zeros_like(vector), model.parameters())
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert all((p == -1).all() for p in model.parameters())

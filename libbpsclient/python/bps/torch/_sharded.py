@@ -46,6 +46,12 @@ def _storage(param: torch.Tensor) -> torch.Tensor:
     return param.detach().as_strided((param.numel(),), (1,))
 
 
+def _form(param: torch.Tensor) -> Any:
+    """Return what must stay the same while the memory of a parameter may change."""
+    strides = [stride for n, stride in zip(param.shape, param.stride()) if n > 1]
+    return param.dtype, param.device, param.shape, strides
+
+
 class _Bucket:
     """A part of the vector of a :class:`_Vector`. Each worker updates an equal part of the bucket,
     its shard.
@@ -116,23 +122,37 @@ class _Vector:
         bucket_bytes (int): size of a bucket.
 
     Attributes:
-        parts: the parameters' memory, as parts of the vector.
         buckets (list of _Bucket): the vector, in buckets of equal sizes except the last one.
     """
 
     def __init__(self, rt: Runtime, params: list[torch.Tensor], bucket_bytes: int) -> None:
-        self.params, self.parts = params, consecutive([_storage(p) for p in params])
+        self.params, self._forms = params, [_form(p) for p in params]
         layout = zlib.crc32(repr([(*p.shape, *p.stride()) for p in params]).encode())
-        n, each = length(self.parts), max(1, bucket_bytes // params[0].element_size())
+        n, each = length(self.parts()), max(1, bucket_bytes // params[0].element_size())
         kind = f"{len(params)} parameters of {described_type(params[0].dtype)}"
         self.text = f"{kind} with {n} values (layout {layout:x})"
         self.buckets = [_Bucket(rt, self, at, min(each, n - at)) for at in range(0, n, each)]
+
+    def parts(self) -> list[Part]:
+        """Return the parameters' memory as parts of the vector. The program may give a parameter
+        other memory at any time, for example by ``torch.nn.utils.vector_to_parameters``.
+
+        Raises:
+            RuntimeError: a parameter has another type, shape or order of elements than before.
+        """
+        for param, form in zip(self.params, self._forms):
+            if _form(param) != form:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(param.shape)} has another type, shape or memory "
+                    "format than when the ShardedOptimizer was constructed: construct a new one"
+                )
+        return consecutive([_storage(p) for p in self.params])
 
     def gradients(self) -> list[Part]:
         """Return the gradients as parts of the vector."""
         return [
             (at, flat_like(param, param.grad))
-            for (at, _), param in zip(self.parts, self.params)
+            for (at, _), param in zip(self.parts(), self.params)
             if param.grad is not None
         ]
 
@@ -271,18 +291,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if i >= AHEAD:
                 group, vector, bucket = todo[i - AHEAD]
                 reduced.popleft().wait()
-                self._update(group, vector, bucket)
+                parts = vector.parts()
+                self._update(group, parts, bucket)
                 with rt.submission():
-                    gathered.append(bucket.gather(rt, bucket.shard, vector.parts))
+                    gathered.append(bucket.gather(rt, bucket.shard, parts))
         for handle in gathered:
             handle.wait()
 
     @staticmethod
-    def _update(group: dict[str, Any], vector: _Vector, bucket: _Bucket) -> None:
+    def _update(group: dict[str, Any], parts: Sequence[Part], bucket: _Bucket) -> None:
         """Update the shard of a bucket."""
         options = {name: value for name, value in group.items() if name != "params"}
         bucket.optimizer.param_groups[0].update(options)
-        bucket.take(vector.parts, bucket.shard)  # the program may have changed the parameters
+        bucket.take(parts, bucket.shard)  # the program may have changed the parameters
         bucket.optimizer.step()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
