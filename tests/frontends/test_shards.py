@@ -354,3 +354,19 @@ def test_parameters_may_get_other_memory():
         p.grad = torch.ones_like(p)
     optimizer.step()
     assert all((p == -1).all() for p in model.parameters())
+
+
+def test_frozen_parameter_stays_as_it_is():
+    params = [torch.nn.Parameter(torch.ones(5)) for _ in range(3)]
+    params[0].requires_grad_(False)
+    optimizer = bps.torch.ShardedOptimizer(params, torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    for turn in range(2):
+        for p in params:
+            p.grad = torch.ones(5) if p.requires_grad else None
+        optimizer.step()
+        params[1].requires_grad_(False)
+        if turn == 0:
+            first = params[1].detach().clone()
+    assert (params[0] == 1).all()
+    assert torch.equal(params[1], first)
+    assert (params[2] != 1).all()

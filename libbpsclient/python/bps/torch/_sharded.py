@@ -87,12 +87,14 @@ class _Bucket:
         for where, piece in overlap(self._within(parts), self._rank * self._n_shard, self._n_shard):
             into[where] = piece
 
-    def reduce(self, rt: Runtime, grads: Sequence[Part]) -> Handle:
+    def reduce(self, rt: Runtime, grads: Sequence[Part], n_frozen: int) -> Handle:
         """Submit gradients, which are parts of the vector. The gradient of the shard becomes their
-        average over the workers."""
+        average over the workers. n_frozen: number of parameters that this worker does not
+        change, which the workers compare."""
         wire, taken = wire_dtype(self.shard.dtype), self.shard.grad
         assert taken is not None
-        given, agreement = self._within(grads), rt.agree("ShardedOptimizer.step", self._text)
+        text = f"{self._text}, {n_frozen} frozen" if n_frozen else self._text
+        given, agreement = self._within(grads), rt.agree("ShardedOptimizer.step", text)
         if rt.slots.may_shard():
             parts = scatter_sums(rt, wire, AVG, given, taken, agreement)
         else:
@@ -148,6 +150,11 @@ class _Vector:
                 )
         return consecutive([_storage(p) for p in self.params])
 
+    def frozen(self) -> list[bool]:
+        """Return for each parameter whether no step may change it: it needs no gradient, and has
+        none."""
+        return [not p.requires_grad and p.grad is None for p in self.params]
+
     def gradients(self) -> list[Part]:
         """Return the gradients as parts of the vector."""
         return [
@@ -168,7 +175,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     The optimizer averages gradients itself, so do not wrap the model in DistributedDataParallel. It
     also sends the parameters of each step, but not the first ones: broadcast these. A parameter
-    without gradient at a worker counts as a gradient of zeros.
+    without gradient at a worker counts as a gradient of zeros. A frozen parameter
+    (``requires_grad=False``, at all workers) without gradient is not changed.
 
     Args:
         params (iterable): parameters, or dicts that define groups, as for ``optimizer_class``.
@@ -280,6 +288,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         directions of the network are busy."""
         rt = self._placed_runtime()
         grads = {id(v): v.gradients() for vectors in self._vectors for v in vectors}
+        frozen = {id(v): v.frozen() for vectors in self._vectors for v in vectors}
         todo = list(self._all())
         reduced: collections.deque[Handle] = collections.deque()
         gathered: list[Handle] = []
@@ -287,14 +296,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if i < len(todo):
                 _, vector, bucket = todo[i]
                 with rt.submission():
-                    reduced.append(bucket.reduce(rt, grads[id(vector)]))
+                    n_frozen = sum(frozen[id(vector)])
+                    reduced.append(bucket.reduce(rt, grads[id(vector)], n_frozen))
             if i >= AHEAD:
                 group, vector, bucket = todo[i - AHEAD]
                 reduced.popleft().wait()
                 parts = vector.parts()
                 self._update(group, parts, bucket)
+                changed = [one for one, stays in zip(parts, frozen[id(vector)]) if not stays]
                 with rt.submission():
-                    gathered.append(bucket.gather(rt, bucket.shard, parts))
+                    gathered.append(bucket.gather(rt, bucket.shard, changed))
         for handle in gathered:
             handle.wait()
 
