@@ -370,3 +370,58 @@ def test_frozen_parameter_stays_as_it_is():
     assert (params[0] == 1).all()
     assert torch.equal(params[1], first)
     assert (params[2] != 1).all()
+
+
+def test_sparse_gradients_and_empty_parameters():
+    table, empty = torch.nn.Embedding(7, 3, sparse=True), torch.nn.Parameter(torch.empty(0, 4))
+    alone = torch.nn.Embedding(7, 3, _weight=table.weight.detach().clone())
+    optimizer = bps.torch.ShardedOptimizer(
+        [{"params": [empty]}, {"params": [empty.detach().clone().requires_grad_(), table.weight]}],
+        torch.optim.Adam,
+        lr=0.1,
+    )
+    plain = torch.optim.Adam(alone.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        table(torch.tensor([1, 2, 2])).sum().backward()
+        alone(torch.tensor([1, 2, 2])).sum().backward()
+        optimizer.step()
+        plain.step()
+    assert same(table, alone)
+    optimizer.consolidate_state_dict()
+    optimizer.load_state_dict(optimizer.state_dict())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def test_options_of_a_group_may_be_tensors_and_amsgrad():
+    model, alone = network(), network()
+    options = {"lr": torch.tensor(0.01), "amsgrad": True}
+    optimizer = bps.torch.ShardedOptimizer(model.parameters(), torch.optim.Adam, **options)
+    plain = torch.optim.Adam(alone.parameters(), lr=0.01, amsgrad=True)
+    train(model, optimizer, MINE, 2)
+    train(alone, plain, slice(None), 2)
+    optimizer.consolidate_state_dict()
+    state = copy.deepcopy(optimizer.state_dict())
+    assert any("max_exp_avg_sq" in s for s in state["state"].values())
+    assert same(model, alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.uint8, torch.float64])
+@pytest.mark.parametrize("n", [0, 3, 70_000])
+def test_parts_of_no_and_of_few_values(n, dtype):
+    x = torch.arange(2 * n * SIZE).view(2, n * SIZE)[1].remainder(200).to(dtype)
+    out = torch.empty(n, dtype=dtype)
+    for _ in range(3):
+        reduce_scatter_single(out, x, dist.ReduceOp.MAX)
+        assert torch.equal(out, x[RANK * n : RANK * n + n])
+
+
+def test_parts_of_a_group_of_some_workers():
+    group = dist.new_group([0, SIZE - 1], backend="bps")
+    if RANK in (0, SIZE - 1):
+        out = torch.empty(30_000)
+        for _ in range(3):
+            reduce_scatter_single(out, torch.full((60_000,), RANK + 1.0), group=group)
+            assert (out == SIZE + 1).all()
+        dist.destroy_process_group(group)
