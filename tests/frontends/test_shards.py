@@ -124,6 +124,12 @@ def test_a_worker_sends_only_its_own_part_of_a_large_gather(n, monkeypatch):
         assert calls == ({"push_pull": 1} if n == 10 else {"push_pull": 1, "abstain": SIZE - 1})
 
 
+def test_other_lengths_with_the_same_total_are_a_mismatch():
+    sizes = [50_000] * SIZE if RANK else [49_999] + [50_000] * (SIZE - 2) + [50_001]
+    with pytest.raises(Exception, match="elements of float32"):
+        dist.all_gather([torch.empty(n) for n in sizes], torch.ones(sizes[RANK]))
+
+
 def test_gathers_of_uneven_and_of_empty_parts():
     sizes = [(50_000 * r * r) % 170_000 for r in range(SIZE)]
     outs = [torch.empty(n) for n in sizes]
@@ -303,6 +309,8 @@ def test_different_models_are_a_mismatch():
         optimizer = bps.torch.ShardedOptimizer([param], torch.optim.SGD, lr=1.0)
         param.grad = torch.ones_like(param)
         with pytest.raises(bps.Error, match="1 parameters of float32"):
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="load a checkpoint"):
             optimizer.step()
 
 

@@ -14,6 +14,7 @@ import itertools
 import os
 import queue
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -345,6 +346,8 @@ class Collectives:
         parts of the sum that it needs. dtype: type of the elements. lengths: see :meth:`_submit`,
         in elements."""
         item, text = dtype.itemsize, f"{n_values} elements of {described_type(dtype)}"
+        if len(set(lengths)) > 1:
+            text = f"{text} in parts {zlib.crc32(repr([*lengths]).encode()):x}"
         given = [(at * item, as_bytes(flat)) for at, flat in given]
         taken = [(at * item, as_bytes(flat)) for at, flat in taken]
         return self._submit(

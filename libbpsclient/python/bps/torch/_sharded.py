@@ -170,8 +170,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Each worker keeps the state for an equal part of the parameters. :meth:`step` averages the
     gradients, of which each worker receives its part, updates this part, and gathers the
     parameters. So Adam with n workers keeps 8 / n bytes of state for each parameter of f32 instead
-    of 8. Use it for memory: in time, ``DistributedOptimizer`` is better, because it averages
-    gradients during the backward pass.
+    of 8, and a copy of its part of the parameters and gradients, 8 / n bytes. Use it for memory: in
+    time, ``DistributedOptimizer`` is better, because it averages gradients during the backward
+    pass.
 
     The optimizer averages gradients itself, so do not wrap the model in DistributedDataParallel. It
     also sends the parameters of each step, but not the first ones: broadcast these. A parameter
@@ -183,8 +184,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         optimizer_class (type): a class of ``torch.optim`` that updates each element by the history
             of this element alone, such as SGD, Adam or AdamW.
         process_set (ProcessSet): the workers that take part.
-        bucket_bytes (int): the gradients are sent in buckets of this size. While one bucket is
-            reduced, the parameters of another one are gathered.
+        bucket_bytes (int): the gradients are sent in buckets of this size in bytes. While one
+            bucket is reduced, the parameters of another one are gathered. Default: 2 MiB.
         **defaults: options of ``optimizer_class``.
 
     Raises:
@@ -215,7 +216,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = 2 << 20,
         **defaults: Any,
     ) -> None:
-        if optimizer_class.__name__ in REFUSED:
+        refused = (getattr(torch.optim, name, None) for name in REFUSED)
+        if any(kind is not None and issubclass(optimizer_class, kind) for kind in refused):
             raise ValueError(
                 f"ShardedOptimizer cannot divide {optimizer_class.__name__}, which does not update "
                 "each element of a parameter alone: use an optimizer such as AdamW"
@@ -233,6 +235,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 for name, value in bucket.optimizer.param_groups[0].items():
                     group.setdefault(name, value)
         self._consolidated: dict[str, Any] | None = None
+        self._is_in_step = False  # True after a step that has ended with an error, too
         self._is_built = True
 
     @staticmethod
@@ -323,7 +326,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Args:
             closure (callable, optional): computes the loss and the gradients.
 
+        Returns:
+            the result of the closure, or None.
+
         Raises:
+            bps.Error: a worker was lost or is late, or the workers' parameters differ. Then load a
+                checkpoint before the next step.
+            RuntimeError: the step before ended with an error.
             NotImplementedError: a GradScaler makes the call. Workers would scale by different
                 factors; train with bfloat16, which needs no scaler.
         """
@@ -332,12 +341,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "ShardedOptimizer does not work with a GradScaler: train with bfloat16, which "
                 "needs no scaler"
             )
+        if self._is_in_step:
+            raise RuntimeError(
+                "the last step of this ShardedOptimizer ended with an error, so some parameters "
+                "are updated and others are not: load a checkpoint of the model and the optimizer"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
+            self._is_in_step = True
             self._exchange()
+            self._is_in_step = False
         self._consolidated = None
         return loss
 
@@ -407,7 +423,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 name: self._own_part(vector, bucket, name, [one.get(name) for one in known])
                 for name in names
             }
-        self._consolidated = None
+        self._consolidated, self._is_in_step = None, False
 
     @staticmethod
     def _own_part(vector: _Vector, bucket: _Bucket, name: str, values: list[Any]) -> Any:
