@@ -329,7 +329,7 @@ def test_an_unnamed_array_takes_pieces_first_and_then_a_slot_of_its_own():
     for _ in range(3):
         (out,) = _arrays.reduce(rt, [x + _core.rank()], op=bps.SUM)
         assert (out == x * _core.size() + sum(ranks())).all()
-    assert ("f32", bps.SUM, 1_500_000) in rt.slots._own
+    assert ("f32", bps.SUM, 1_500_000, 1) in rt.slots._own
 
 
 def test_lists_that_differ_between_workers_are_an_error_at_all():
