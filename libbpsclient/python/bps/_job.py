@@ -160,7 +160,6 @@ class Job:
                 types "f32" and "f64", and SUM.
             stale (int, optional): for "value", the number of rounds by which a worker may be behind
                 without being waited for; None: no worker is waited for after the first round.
-
             sharded (bool): cut the results into as many equal shards as the job has workers. Each
                 worker gets only the shard of its rank, :attr:`Tensor.shard` (reduce-scatter). The
                 number of values must be a multiple of the number of workers; for a block type, of
