@@ -82,7 +82,7 @@ def build_mutant(m, folder):
     objects = [
         (BUILD / s.relative_to(ROOT)).with_suffix(".o")
         for s in TOOLS.rglob("*.c")
-        if s != TOOLS / m.source
+        if s != TOOLS / m.source and s.parent.name != "keep"  # another program
     ]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", '-DBPS_VERSION="mutant"', f"-I{ROOT}", "-o"]
     command += [folder / "bpsrun", source, *objects, BUILD / "libcommon.a", "-lcrypto"]

@@ -48,6 +48,8 @@ def changed(path, old, new):
         (LEDGER, "uint32_t pid, unused;", "uint32_t pid, more;", ""),
         (LEDGER, "uint8_t kind, is_gpu;", "uint8_t kind, is_gpu[1];", "ledger_arena"),
         (API, "uint32_t backup_grace_ms;", "uint64_t backup_grace_ms;", "bps_options"),
+        (API, "\tuint32_t stale;\n", "\tuint64_t stale;\n", "bps_decl"),
+        (API, "a later release */\n};", "a later release */\n\tint more;\n};", ""),
         (GPU, "uint16_t version, kind;", "uint16_t version;", "gpu_memory"),
         (WIRE, "tensor, 4, 32, 32)", "tensor, 4, 32, 24)", "WIRE_FIELDS"),
     ],
