@@ -292,6 +292,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         rt = self._placed_runtime()
         grads = {id(v): v.gradients() for vectors in self._vectors for v in vectors}
         frozen = {id(v): v.frozen() for vectors in self._vectors for v in vectors}
+        self._is_in_step = True
         todo = list(self._all())
         reduced: collections.deque[Handle] = collections.deque()
         gathered: list[Handle] = []
@@ -311,6 +312,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     gathered.append(bucket.gather(rt, bucket.shard, changed))
         for handle in gathered:
             handle.wait()
+        self._is_in_step = False
 
     @staticmethod
     def _update(group: dict[str, Any], parts: Sequence[Part], bucket: _Bucket) -> None:
@@ -351,9 +353,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self._is_in_step = True
             self._exchange()
-            self._is_in_step = False
         self._consolidated = None
         return loss
 
