@@ -127,18 +127,16 @@ class Job:
                 different type, size or digest. The code is EQUOTA if the tensors would exceed a
                 quota.
         """
-        known: list[tuple[str, str, tuple[int, ...]]] = []
+        known: list[tuple[str, str, tuple[int, ...], bool]] = []
         raw: list[DeclStruct] = []
         for name, dtype, shape, *digest in decls:
-            known.append(
-                (name, dtype, tuple(shape) if isinstance(shape, Iterable) else (int(shape),))
-            )
-            n_values = math.prod(known[-1][2])
-            given = encode(name), dtype_number(dtype), n_values, *digest
+            sizes = tuple(shape) if isinstance(shape, Iterable) else (int(shape),)
+            known.append((name, dtype, sizes, any(digest[3:])))
+            given = encode(name), dtype_number(dtype), math.prod(sizes), *digest
             raw.append(DeclStruct(ctypes.sizeof(DeclStruct), *given))
         structs, handles = (DeclStruct * len(raw))(*raw), (ctypes.c_void_p * len(known))()
         check(lib.bps_declare_group(self.handle, structs, len(known), handles))
-        return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, known)]
+        return [Tensor(self, handle, *one) for handle, one in zip(handles, known)]
 
     def declare(
         self,

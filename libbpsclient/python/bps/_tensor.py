@@ -79,12 +79,18 @@ class Tensor:
     """
 
     def __init__(
-        self, job: Job, handle: int, name: str, dtype: str, shape: tuple[int, ...]
+        self,
+        job: Job,
+        handle: int,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        is_sharded: bool = False,
     ) -> None:
         self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
         self.n_values = math.prod(shape)
         self.n_bytes = size_of(dtype, self.n_values)
-        self._handle = handle
+        self._handle, self._is_sharded = handle, is_sharded
         self._input: np.ndarray | None = None
         job._tensors.add(self)
 
@@ -99,8 +105,8 @@ class Tensor:
     def _result_view(self, address: int) -> np.ndarray:
         """Return the result at an address, or this worker's shard of it, read-only."""
         view = self._view(address)
-        shard = self.shard
-        if shard != slice(0, self.n_values):
+        if self._is_sharded:
+            shard = self.shard
             values = BLOCKS[self.dtype][0] if self.dtype in BLOCKS else 1
             flat = view if self.dtype in BLOCKS else view.reshape(-1)
             view = flat[shard.start // values : shard.stop // values]
@@ -110,6 +116,8 @@ class Tensor:
     @property
     def shard(self) -> slice:
         """The values of each result that this worker gets: all of them, or those of its shard."""
+        if not self._is_sharded:
+            return slice(0, self.n_values)
         first, n = ctypes.c_uint64(), ctypes.c_uint64()
         check(lib.bps_shard(self._handle, ctypes.byref(first), ctypes.byref(n)))
         return slice(first.value, first.value + n.value)
