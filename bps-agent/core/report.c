@@ -38,8 +38,7 @@ bool agt_job_describe_waits(const struct agt_job *job, char *ret_text, size_t te
 	if (job->parked.n && used < text_bytes)
 		snprintf(ret_text + used, text_bytes - used,
 			"%s%zu partition%s wait%s because the job has %.1f of %.1f MiB in flight "
-			"from "
-			"this machine (bps-agent's --job-inflight)",
+			"from this machine (bps-agent's --job-inflight)",
 			used ? ", " : "", job->parked.n, plural_suffix_of(job->parked.n),
 			verb_suffix_of(job->parked.n), (double)job->inflight / 0x1p20,
 			(double)core->cfg.job_inflight_bytes / 0x1p20);

@@ -163,9 +163,8 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 		return err_set(err, BPS_EMISMATCH,
 			"another worker of this machine has declared the tensor in host memory");
 	if (d->shape.mode != MODE_SUM || d->shape.owner != OWNER_ALL)
-		return err_set(err, -EINVAL,
-			"a value or a tensor in shards cannot lie in device "
-			"memory");
+		return err_set(
+			err, -EINVAL, "a value or a tensor in shards cannot lie in device memory");
 	if (dtype_is_block(d->shape.dtype))
 		return err_set(err, -EINVAL, "a tensor of type %s cannot lie in device memory",
 			dtype_name(d->shape.dtype));

@@ -459,8 +459,7 @@ static int explain_missing_trace(
 		rc = err_set(err, BPS_ENOTFOUND,
 			"job %.64s ended %s ago, and agents keep the rounds of a job only while it "
 			"runs: `bpsctl job %.64s` shows how it ended; if it failed, the logs of "
-			"its "
-			"agents have its last steps",
+			"its agents have its last steps",
 			job, cell_time_span(cell_sec(brief, "state_s")).s, job);
 	else if (rc == BPS_ENOTFOUND)
 		err_set(err, rc,

@@ -83,7 +83,7 @@ static bool peer_is_on_same_host(const struct srv_peer *peer)
 	return peer && peer->conn->is_same_host;
 }
 
-/* Queue the result for the members that wait for it, and that may learn of it. */
+/* Queue the result for the members that wait for it, and that may have it. */
 static void slot_queue_results(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
@@ -92,7 +92,7 @@ static void slot_queue_results(struct srv_core *core, struct slot *slot)
 		struct seat *seat = &part->seats[i];
 
 		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i) ||
-			!slot_may_tell(slot, seat))
+			!slot_may_send_result(slot, seat))
 			continue;
 		if (part->bytes > WIRE_INLINE_MAX && seat_gets_bytes(seat) &&
 			!peer_is_on_same_host(seat->peer))

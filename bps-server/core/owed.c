@@ -133,7 +133,7 @@ static int seat_send_result(struct seat *seat)
 		struct slot *s = &seat->part->slots[i];
 
 		if (s->state == SLOT_DONE && member_set_has(&s->contributed, seat->member) &&
-			!member_set_has(&s->has, seat->member) && slot_may_tell(s, seat))
+			!member_set_has(&s->has, seat->member) && slot_may_send_result(s, seat))
 			slot = s;
 	}
 	if (!slot)

@@ -5,10 +5,10 @@
 #include "bps-server/core/round_rule.h"
 #include "bps-server/core/slots.h"
 
-/* Return whether it is possible that the member already has the result of round r, or has heard
- * that its owner has it. If the member has reported that it has the result, return true. Otherwise
- * return false while the server is still computing the result or requesting it from another
- * member, and while the owner of the result does not have it. */
+/* Return whether it is possible that the member already has the result of round r or, if the result
+ * has another owner, a RESULT without bytes. If the member has reported that, return true.
+ * Otherwise return false while the server is still computing the result or requesting it from
+ * another member, and while the owner of the result does not have it. */
 static bool in_step_may_have_result(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot_of_round(part, r);
@@ -17,7 +17,7 @@ static bool in_step_may_have_result(struct srv_part *part, const struct seat *se
 		return true;
 	if (slot->state == SLOT_SUMMING || slot->state == SLOT_DONATING)
 		return false;
-	return slot->state != SLOT_DONE || slot_may_tell(slot, seat);
+	return slot->state != SLOT_DONE || slot_may_send_result(slot, seat);
 }
 
 static enum round_verdict in_step_accept(

@@ -114,7 +114,7 @@ bool seat_gets_bytes(const struct seat *seat)
 	return seat->part->owner == NO_OWNER || seat->part->owner == seat->member;
 }
 
-bool slot_may_tell(const struct slot *slot, const struct seat *seat)
+bool slot_may_send_result(const struct slot *slot, const struct seat *seat)
 {
 	return seat_gets_bytes(seat) || member_set_has(&slot->has, slot->part->owner);
 }

@@ -23,9 +23,9 @@ void slot_count_in_order(struct slot *slot);
 
 /* Return whether the member gets the bytes of the partition's results. */
 bool seat_gets_bytes(const struct seat *seat);
-/* Return whether the seat's member may learn that the slot's round is complete. It then overwrites
+/* Return whether RESULT of the slot's round may be sent to the seat's member, which then overwrites
  * its input. So if the result has an owner, the owner must have the result (O1). */
-bool slot_may_tell(const struct slot *slot, const struct seat *seat);
+bool slot_may_send_result(const struct slot *slot, const struct seat *seat);
 
 static inline bool part_is_ordered(const struct srv_part *part)
 {

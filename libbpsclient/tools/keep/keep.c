@@ -123,8 +123,7 @@ static void keeper_on_agent_end(struct keeper *k, int code)
 	if (keeper_ends_too_often(k)) {
 		snprintf(next, sizeof(next),
 			", as before: %d starts in less than %d s are the limit; its messages "
-			"above "
-			"name the cause",
+			"above name the cause",
 			STARTS_MAX, STARTS_MS / 1000);
 		keeper_print_end(k, code, next);
 		return;
