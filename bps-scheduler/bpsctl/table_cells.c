@@ -22,7 +22,7 @@ struct table_cell cell_text(const char *s)
 {
 	struct table_cell c;
 
-	snprintf(c.s, sizeof(c.s), "%s", s ? s : "-");
+	snprintf(c.s, sizeof(c.s), "%.*s", (int)sizeof(c.s) - 1, s ? s : "-");
 	log_replace_unprintable(c.s);
 	return c;
 }

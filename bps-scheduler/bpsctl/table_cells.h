@@ -15,7 +15,7 @@ struct table_cell {
 	char s[128];
 };
 
-/* Copy text for a terminal: control characters become '?', NULL becomes "-". */
+/* Copy text for a terminal, at most 127 bytes. Control characters become "?", NULL becomes "-". */
 struct table_cell cell_text(const char *s);
 /* Return the string in the field `key` of o, made safe as in cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);
