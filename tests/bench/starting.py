@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Time from the start of bpsrun to the first sum, with one host and with several.
 
-    tests/bench/starting.py BUILD [--hosts 8] [--runs 9]
+    tests/bench/starting.py BUILD [--hosts 8] [--runs 9] [--share 20]
 
 The hosts are network namespaces. Each runs the same line `bpsrun -n 1 --nnodes N --head ADDRESS`.
 The worker is a small C program, so that the time is that of the daemons. A run ends when the last
-worker has its sum. The namespaces share the processors of this machine. So a third kind of run
-starts a job of its own on each host at the same time, which needs about the same processor time as
-one job on all of them. The kinds take turns; the figures are medians.
+worker has its sum. The namespaces share the processors of this machine, and real hosts do not. So
+each host has the share of one processor that --share states, in percent, by a control group of its
+own. All shares together must leave a part of the processors free. With `--share 0` the hosts are
+not limited. A third kind of run starts a job of its own on each host at the same time, which needs
+about the same processor time as one job on all of them. The kinds take turns; the figures are
+medians.
 """
 
 import argparse
@@ -21,6 +24,8 @@ from pathlib import Path
 
 from harness import Lab
 
+CPU = Path("/sys/fs/cgroup/cpu")
+PERIOD_US = 10000
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 #include <bps.h>
@@ -57,9 +62,38 @@ def build_worker(build: Path, folder: Path) -> Path:
     return program
 
 
-def start(build: Path, worker: Path, lab: Lab, i: int, place: list[object], env: dict[str, str]):
+class Shares:
+    """Control groups, one for each host, that limit its processes to a share of a processor."""
+
+    def __init__(self, n_hosts: int, percent: int) -> None:
+        self.groups: list[Path] = []
+        if not percent:
+            return
+        if percent * n_hosts > 85 * (os.cpu_count() or 1):
+            sys.exit("The shares of all hosts are over 85 % of the processors: lower --share.")
+        for i in range(n_hosts):
+            group = CPU / f"bps-start-{os.getpid()}-{i}"
+            group.mkdir()
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(PERIOD_US * percent // 100))
+            self.groups.append(group)
+
+    def enter(self, i: int) -> list[str]:
+        """Return the start of a command that runs on the i-th host."""
+        if not self.groups:
+            return []
+        return ["sh", "-c", f'echo $$ >{self.groups[i]}/tasks; exec "$@"', "sh"]
+
+    def close(self) -> None:
+        """Remove the groups. Their processes have ended."""
+        for group in self.groups:
+            group.rmdir()
+
+
+def start(build: Path, worker: Path, lab: Lab, shares: Shares, i: int, place, env):
     """Start bpsrun on the i-th host. place: its options about nodes."""
-    line = ["ip", "netns", "exec", f"{lab.prefix}-{i + 1}", build / "bpsrun", "-n", 1, *place]
+    namespace = ["ip", "netns", "exec", f"{lab.prefix}-{i + 1}"]
+    line = [*shares.enter(i), *namespace, build / "bpsrun", "-n", 1, *place]
     return subprocess.Popen(
         list(map(str, [*line, "--no-prefix", "--", worker])),
         env=env,
@@ -69,7 +103,7 @@ def start(build: Path, worker: Path, lab: Lab, i: int, place: list[object], env:
     )
 
 
-def first_sum_s(build: Path, worker: Path, lab: Lab, kind: str, env: dict[str, str]) -> float:
+def first_sum_s(build: Path, worker: Path, lab: Lab, shares: Shares, kind: str, env) -> float:
     """Run one job on one host or on all hosts, or a job on each host. Return the time until the
     last worker has its sum."""
     n = 1 if kind == ONE else len(lab.hosts)
@@ -78,7 +112,7 @@ def first_sum_s(build: Path, worker: Path, lab: Lab, kind: str, env: dict[str, s
     for i in range(n):
         size, head = (1, i) if kind == EACH else (n, 0)
         place = ["--nnodes", size, "--head", lab.hosts[head].address]
-        nodes.append(start(build, worker, lab, i, place, env))
+        nodes.append(start(build, worker, lab, shares, i, place, env))
     ended = []
     for node in nodes:
         out, err = node.communicate(timeout=120)
@@ -94,6 +128,7 @@ def main() -> None:
     parser.add_argument("build", type=Path, help="folder of the build, such as build/release")
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--share", type=int, default=20, help="percent of a processor of a host")
     args = parser.parse_args()
     build = args.build.resolve()
     key = subprocess.check_output([build / "bpsctl", "key", "new"], text=True).strip()
@@ -102,11 +137,13 @@ def main() -> None:
     times: dict[str, list[float]] = {ONE: [], ALL: [], EACH: []}
     with tempfile.TemporaryDirectory() as folder:
         worker = build_worker(build, Path(folder))
+        shares = Shares(args.hosts, args.share)
         lab = Lab(args.hosts, "none")
         for _ in range(args.runs):
             for kind, found in times.items():
-                found.append(first_sum_s(build, worker, lab, kind, env))
+                found.append(first_sum_s(build, worker, lab, shares, kind, env))
         lab.close()
+        shares.close()
     medians = {kind: statistics.median(found) for kind, found in times.items()}
     for kind, found in times.items():
         shown = " ".join(f"{1000 * t:.0f}" for t in sorted(found))
