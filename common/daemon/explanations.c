@@ -130,6 +130,11 @@ const struct explanation explanations[] = {
 		"the other machines wait for it in each step",
 		"look at its load, clock and input files; backup machines (BPS_BACKUP) let "
 		"three or more machines go on"},
+	{"SLOW_CARD", 0, BY_ADVICE,
+		"the network card of one machine is slower than those of the other machines",
+		"all machines wait for its contributions",
+		"look at the speed of the card, its cable and its port, or send fewer bytes "
+		"(docs/guides/fewer-bytes.md)"},
 	{"FULL_CARD", 0, BY_ADVICE,
 		"a network card needs most of the time in which the calls wait for the "
 		"network",

@@ -22,6 +22,8 @@
  * or if it is busy for this share of the step. */
 #define CARD_SHARE 0.7
 #define CARD_BUSY  0.85
+/* A card is slow if its speed is below this share of the speed that other machines' cards have. */
+#define SLOW_CARD 0.75
 /* A server is slow if its sums take this many times the median's. */
 #define SLOW_SERVER 3.0
 #define SMALL_BYTES 16384
@@ -108,28 +110,59 @@ static json_t *machine_with_most(struct advice *a, const char *phase, json_t **r
 	return best;
 }
 
-/* ---- rules ---- */
-
-static void advise_on_late_machine(struct advice *a)
+static bool has_name(json_t *o, const char *name)
 {
-	json_t *last = json_object_get(a->steps, "last"), *agent;
-	double n = real_of(a->steps, "n"), n_machines = real_of(a->steps, "machines");
-	double wait_s = 0, share = n > 0 ? real_of(a->steps, "n_last") / n : 0;
-	unsigned n_others = 0;
-	size_t i;
+	return strcmp(text_of(o, "name"), name) == 0;
+}
 
-	if (!json_is_object(last) || n_machines < 2)
-		return;
+/* Return the mean of a time of a step over all machines of the job but the agent `name`. */
+static double mean_of_others(struct advice *a, const char *name, const char *key)
+{
+	double sum_s = 0;
+	json_t *agent;
+	size_t i, n = 0;
+
 	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
 		json_t *steps = json_object_get(agent, "steps");
 
-		if (!json_is_object(steps) ||
-			strcmp(text_of(agent, "name"), text_of(last, "agent")) == 0)
+		if (!json_is_object(steps) || has_name(agent, name))
 			continue;
-		wait_s += real_of(steps, "wait_s");
-		n_others++;
+		sum_s += real_of(steps, key);
+		n++;
 	}
-	wait_s /= n_others ? n_others : 1;
+	return n ? sum_s / (double)n : 0;
+}
+
+/* Find the agent of the job with the name `name`. */
+static json_t *find_agent(struct advice *a, const char *name)
+{
+	json_t *agent;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent)
+		if (has_name(agent, name))
+			return agent;
+	return NULL;
+}
+
+/* ---- rules ---- */
+
+/* slow_card: name of the agent whose card is slow, or NULL. It needs no second finding, unless it
+ * also computes longer. */
+static void advise_on_late_machine(struct advice *a, const char *slow_card)
+{
+	json_t *last = json_object_get(a->steps, "last");
+	const char *name = text_of(last, "agent");
+	double n = real_of(a->steps, "n"), n_machines = real_of(a->steps, "machines");
+	double share = n > 0 ? real_of(a->steps, "n_last") / n : 0;
+	double wait_s = mean_of_others(a, name, "wait_s");
+	double own_s = real_of(json_object_get(find_agent(a, name), "steps"), "computing_s");
+	double longer_s = own_s - mean_of_others(a, name, "computing_s");
+
+	if (!json_is_object(last) || n_machines < 2)
+		return;
+	if (slow_card && strcmp(name, slow_card) == 0 && longer_s < wait_s / 2)
+		return;
 	/* the machine that is last names another one in its own steps, so leave its vote out */
 	share *= n_machines / (n_machines - 1);
 	if (share <= 0.5 + 1 / (2 * n_machines) || wait_s < WORTH * a->length_s)
@@ -151,22 +184,16 @@ static json_t *find_member(struct advice *a, const char *name)
 	size_t i;
 
 	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
-		if (strcmp(text_of(m, "name"), name) == 0)
+		if (has_name(m, name))
 			return m;
 	return NULL;
 }
 
 static bool job_uses_member(struct advice *a, json_t *m)
 {
-	json_t *agent;
-	size_t i;
-
 	if (strcmp(text_of(m, "role"), "server") == 0)
 		return real_of(m, "partitions") > 0;
-	json_array_foreach (json_object_get(a->job, "agents"), i, agent)
-		if (strcmp(text_of(agent, "name"), text_of(m, "name")) == 0)
-			return true;
-	return false;
+	return find_agent(a, text_of(m, "name")) != NULL;
 }
 
 /* Return the seconds in which the member's card, at its full speed, carries the bytes of a step.
@@ -188,7 +215,67 @@ static bool job_is_f32(struct advice *a)
 	return f32 > 0.9 * real_of(a->brief, "bytes");
 }
 
-static void advise_on_card(struct advice *a)
+static int compare_reals(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Return the median speed of the cards of the job's other agents, in Mbit/s; 0: not known. */
+static double other_cards_mbps(struct advice *a, const char *name)
+{
+	json_t *members = json_object_get(a->cluster, "members"), *m;
+	double *mbps = calloc(json_array_size(members) + 1, sizeof(*mbps)), median;
+	size_t i, n = 0;
+
+	json_array_foreach (members, i, m)
+		if (mbps && !has_name(m, name) && find_agent(a, text_of(m, "name")) &&
+			real_of(m, "nic_mbps") > 0)
+			mbps[n++] = real_of(m, "nic_mbps");
+	if (n)
+		qsort(mbps, n, sizeof(*mbps), compare_reals);
+	median = n ? mbps[(n - 1) / 2] : 0;
+	free(mbps);
+	return median;
+}
+
+/* All machines wait for one whose card is slower than theirs. Return its agent's name, or NULL. */
+static const char *advise_on_slow_card(struct advice *a)
+{
+	json_t *agent, *steps, *m, *slow = NULL;
+	double mbps, others, card_s, moving_s;
+	const char *name;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
+		m = find_member(a, text_of(agent, "name"));
+		if (real_of(m, "nic_mbps") > 0 &&
+			(!slow || real_of(m, "nic_mbps") < real_of(slow, "nic_mbps")))
+			slow = m;
+	}
+	if (!slow)
+		return NULL;
+	name = text_of(slow, "name");
+	steps = json_object_get(find_agent(a, name), "steps");
+	mbps = real_of(slow, "nic_mbps");
+	others = other_cards_mbps(a, name);
+	card_s = member_card_s(a, slow);
+	moving_s = real_of(steps, "push_s") + real_of(steps, "pull_s");
+	if (mbps > SLOW_CARD * others || moving_s < WORTH * a->length_s ||
+		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
+		return NULL;
+	add_finding(a, "SLOW_CARD", card_s * (1 - mbps / others),
+		"look at the speed of that card, its cable and its port; fewer bytes help, too "
+		"(docs/guides/fewer-bytes.md)",
+		"the network card of %s carries %.0f Mbit/s, those of other machines %.0f; it "
+		"needs %.1f ms for the bytes of all jobs in a step",
+		label_of(a, slow, "name").s, mbps, others, 1e3 * card_s);
+	return name;
+}
+
+/* slow_card: name of the agent whose card is slow, or NULL. It needs no second finding. */
+static void advise_on_full_card(struct advice *a, const char *slow_card)
 {
 	double moving_s = real_of(a->steps, "push_s") + real_of(a->steps, "pull_s"), card_s = 0;
 	json_t *m, *full = NULL;
@@ -201,7 +288,8 @@ static void advise_on_card(struct advice *a)
 			full = m;
 		}
 	/* in a job on one machine, the agent sums, and no card moves anything */
-	if (!full || real_of(a->steps, "machines") < 2 || moving_s < WORTH * a->length_s ||
+	if (!full || (slow_card && has_name(full, slow_card)) ||
+		real_of(a->steps, "machines") < 2 || moving_s < WORTH * a->length_s ||
 		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
 		return;
 	is_server = strcmp(text_of(full, "role"), "server") == 0;
@@ -214,13 +302,6 @@ static void advise_on_card(struct advice *a)
 		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of all jobs in "
 		"a step, and the calls wait %.1f ms for the network",
 		text_of(full, "name"), real_of(full, "nic_mbps"), 1e3 * card_s, 1e3 * moving_s);
-}
-
-static int compare_reals(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
 }
 
 /* A server is compared with the median of all servers. A single server is compared with nothing. */
@@ -366,6 +447,7 @@ static void advise_on_steps(struct advice *a)
 {
 	json_t *worst = json_object_get(a->steps, "worst");
 	size_t n_before = json_array_size(a->findings);
+	const char *slow_card;
 
 	if (a->exposed_s < LITTLE * a->length_s) {
 		add_finding(a, "COMPUTING", -1,
@@ -376,8 +458,9 @@ static void advise_on_steps(struct advice *a)
 			1e3 * real_of(a->steps, "worst_computing_s"));
 		return;
 	}
-	advise_on_late_machine(a);
-	advise_on_card(a);
+	slow_card = real_of(a->steps, "machines") < 2 ? NULL : advise_on_slow_card(a);
+	advise_on_late_machine(a, slow_card);
+	advise_on_full_card(a, slow_card);
 	advise_on_slow_server(a);
 	advise_on_local(a);
 	advise_on_queue(a);

@@ -122,6 +122,41 @@ static void full_card_is_named(void **state)
 	EXPECT(TIMES(.push = 70, .pull = 10), 0, cluster_json(0, 2e7, 1), "SPREAD", -1);
 }
 
+static void slow_card_of_one_machine_is_named(void **state)
+{
+	const double gain_ms[] = {40};
+	json_t *job, *cluster;
+
+	(void)state;
+	for (int is_slow = 0; is_slow < 2; is_slow++) {
+		job = job_json(&(struct phases_ms){.push = 70, .pull = 10, .last = "a0"}, 20);
+		/* 100 MB/s in a step of 100 ms take 80 ms at 1 Gbit/s. At the speed of the other
+		 * machine's card, the bytes take half of it. */
+		cluster = cluster_json(1e8, 0, 1);
+		json_array_append_new(json_object_get(cluster, "members"),
+			json_pack("{s:s, s:s, s:i}", "role", "agent", "name", "a1", "nic_mbps",
+				is_slow ? 2000 : 1300));
+		if (is_slow)
+			expect_findings(job, cluster, "SLOW_CARD", gain_ms);
+		else
+			expect_findings(job, cluster, "FULL_CARD", (const double[]){59.7});
+	}
+}
+
+static void machine_with_a_slow_card_that_computes_longer_is_late(void **state)
+{
+	json_t *job = job_json(&(struct phases_ms){.push = 50, .wait = 20, .last = "a0"}, 20);
+	json_t *cluster = cluster_json(1e8, 0, 1);
+
+	(void)state;
+	json_array_append_new(json_object_get(cluster, "members"),
+		json_pack("{s:s, s:s, s:i}", "role", "agent", "name", "a1", "nic_mbps", 2000));
+	json_object_set_new(
+		json_object_get(json_array_get(json_object_get(job, "agents"), 0), "steps"),
+		"computing_s", json_real(0.045));
+	expect_findings(job, cluster, "SLOW_CARD LATE_MACHINE", (const double[]){40, 20});
+}
+
 static void gain_of_fewer_bytes_is_known_only_for_f32(void **state)
 {
 	json_t *job = job_json(&(struct phases_ms){.push = 70, .pull = 10}, 0);
@@ -263,6 +298,8 @@ int main(void)
 		cmocka_unit_test(computing_alone_is_said_first),
 		cmocka_unit_test(late_machine_is_named_only_if_it_is_the_same_one),
 		cmocka_unit_test(full_card_is_named),
+		cmocka_unit_test(slow_card_of_one_machine_is_named),
+		cmocka_unit_test(machine_with_a_slow_card_that_computes_longer_is_late),
 		cmocka_unit_test(gain_of_fewer_bytes_is_known_only_for_f32),
 		cmocka_unit_test(servers_do_not_matter_to_a_job_on_one_machine),
 		cmocka_unit_test(slow_server_is_told_from_slow_servers),
