@@ -11,6 +11,7 @@ static void step_log_start_step(struct step_log *log, uint64_t now_ns, uint64_t 
 	if (log->last_member)
 		memset(log->member_ns, 0, sizeof(log->member_ns));
 	log->last_member = 0;
+	log->bytes = 0;
 }
 
 /* Return the exposed time of the step that ends now. Workers write their waits, so the time is
@@ -29,7 +30,9 @@ static void step_log_end_step(
 	struct step *s = &log->kept[log->n_steps++ % STEPS_KEPT];
 	uint64_t divided_ns = 0;
 
-	*s = (struct step){.length_ns = now_ns - log->began_ns, .last_member = log->last_member};
+	*s = (struct step){.length_ns = now_ns - log->began_ns,
+		.bytes = log->bytes,
+		.last_member = log->last_member};
 	s->exposed_ns = step_exposed_ns(log, s->length_ns, waited_ns, n_workers);
 	for (int p = 0; p < N_PHASES; p++) {
 		uint64_t ns = log->phase_ns[p] / n_workers, room = s->exposed_ns - divided_ns;
@@ -52,6 +55,11 @@ void step_log_round_begins(struct step_log *log, uint64_t round, uint64_t now_ns
 		step_log_end_step(log, now_ns, waited_ns, n_workers);
 	log->round = round;
 	step_log_start_step(log, now_ns, waited_ns);
+}
+
+void step_log_round_ends(struct step_log *log, uint64_t bytes)
+{
+	log->bytes += bytes;
 }
 
 void step_log_restart(struct step_log *log)
@@ -107,6 +115,7 @@ void step_log_sum_up(const struct step_log *log, struct step_summary *ret)
 
 		ret->sum.length_ns += s->length_ns;
 		ret->sum.exposed_ns += s->exposed_ns;
+		ret->sum.bytes += s->bytes;
 		for (int p = 0; p < N_PHASES; p++)
 			ret->sum.phase_ns[p] += s->phase_ns[p];
 		for (uint64_t k = 0; k < n && s->last_member; k++)

@@ -19,6 +19,7 @@
 
 struct step {
 	uint64_t length_ns, exposed_ns;
+	uint64_t bytes; /* of the tensors whose rounds ended in the step */
 	uint64_t phase_ns[N_PHASES];
 	/* 1 + number of the member for which this machine waited longest; 0: no known one */
 	uint16_t last_member;
@@ -33,6 +34,7 @@ struct step_log {
 	uint64_t phase_ns[N_PHASES];
 	uint64_t member_ns[WIRE_MEMBERS_MAX];
 	uint16_t last_member; /* 1 + the member with the largest member_ns; 0: none */
+	uint64_t bytes;       /* of the rounds that ended in the step in progress */
 	uint64_t n_steps;     /* number of complete steps */
 	struct step kept[STEPS_KEPT];
 	/* totals of all complete steps */
@@ -53,6 +55,8 @@ void step_log_round_begins(struct step_log *log, uint64_t round, uint64_t now_ns
 /* Forget the kept steps and the step in progress. The next round that begins also begins a step,
  * whatever its number is. */
 void step_log_restart(struct step_log *log);
+/* Note that a round of a tensor of `bytes` bytes ends. */
+void step_log_round_ends(struct step_log *log, uint64_t bytes);
 /* Divide the time from from_ns to the end of the round, in which a worker waited, over the phases
  * of the round. */
 void step_log_divide_wait(

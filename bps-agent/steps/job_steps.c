@@ -74,7 +74,8 @@ static uint32_t to_us(uint64_t ns)
 
 void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record *record)
 {
-	struct job *job = ((struct tensor *)tensor_user)->job;
+	const struct tensor *tensor = tensor_user;
+	struct job *job = tensor->job;
 	uint64_t now_ns = record->began_ns + UINT64_C(1000) * record->done_us;
 	struct round_record kept = *record;
 
@@ -93,6 +94,7 @@ void job_steps_on_record(void *ctx, void *tensor_user, const struct round_record
 		if (to_us(now_ns - from_ns) > kept.waited_us)
 			kept.waited_us = to_us(now_ns - from_ns);
 	}
+	step_log_round_ends(&job->steps, shape_bytes(&tensor->shape));
 	round_log_add(&job->rounds, &kept);
 }
 
@@ -108,7 +110,8 @@ void job_steps_report(const struct job *job, struct ctl_steps *ret)
 		.length_us = to_us(s.sum.length_ns),
 		.exposed_us = to_us(s.sum.exposed_ns),
 		.last_member = s.sum.last_member,
-		.n_last = s.n_last};
+		.n_last = s.n_last,
+		.bytes = s.sum.bytes};
 	for (int p = 0; p < N_PHASES; p++)
 		ret->phase_us[p] = to_us(s.sum.phase_ns[p]);
 }

@@ -287,6 +287,7 @@ static const struct field steps_fields[] = {
 	FIELD_U32_(ctl_steps, phase_us[PHASE_PULL]),
 	FIELD_U16_(ctl_steps, last_member),
 	FIELD_U32_(ctl_steps, n_last),
+	FIELD_U64_(ctl_steps, bytes),
 };
 static const struct layout steps_layout = LAYOUT_(ctl_steps, steps_fields);
 

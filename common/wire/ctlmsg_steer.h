@@ -66,6 +66,7 @@ struct ctl_steps {
 	 * known one. n_last: number of these steps */
 	uint16_t last_member;
 	uint32_t n_last;
+	uint64_t bytes; /* of the tensors whose rounds ended in these steps; 0: not known */
 };
 struct ctl_report {
 	uint32_t seq;

@@ -24,6 +24,8 @@
 #define CARD_BUSY  0.85
 /* A card is slow if its speed is below this share of the speed that other machines' cards have. */
 #define SLOW_CARD 0.75
+/* Other jobs send much if a machine moves this many times the bytes of the job's steps. */
+#define MUCH_MORE 1.5
 /* A server is slow if its sums take this many times the median's. */
 #define SLOW_SERVER 3.0
 #define SMALL_BYTES 16384
@@ -197,14 +199,18 @@ static bool job_uses_member(struct advice *a, json_t *m)
 }
 
 /* Return the seconds in which the member's card, at its full speed, carries the bytes of a step.
- * The card carries both directions at once. */
+ * The card carries both directions at once. The rates are those of two seconds, which may have a
+ * step more or less than others, so an agent's own bytes count, unless other jobs send much. */
 static double member_card_s(struct advice *a, json_t *m)
 {
+	json_t *steps = json_object_get(find_agent(a, text_of(m, "name")), "steps");
 	double rate = real_of(m, "rx_bytes_s"), out = real_of(m, "tx_bytes_s");
-	double mbps = real_of(m, "nic_mbps");
+	double mbps = real_of(m, "nic_mbps"), own = real_of(steps, "bytes");
+	double of_all = a->length_s * (rate > out ? rate : out);
 
-	rate = rate > out ? rate : out;
-	return mbps > 0 ? a->length_s * rate * 8 / (mbps * 1e6) : 0;
+	if (mbps <= 0)
+		return 0;
+	return 8 * (own > 0 && of_all < MUCH_MORE * own ? own : of_all) / (mbps * 1e6);
 }
 
 /* Return whether nearly all bytes of the job's tensors are f32, so that int8 makes them fewer. */

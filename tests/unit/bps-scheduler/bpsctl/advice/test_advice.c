@@ -143,6 +143,27 @@ static void slow_card_of_one_machine_is_named(void **state)
 	}
 }
 
+static void bytes_of_a_step_replace_a_rate_that_is_a_little_off(void **state)
+{
+	/* The rate says that a step of 100 ms moves 5.5 MB, which need 44 ms at 1 Gbit/s. 5 MB need
+	 * 40 ms. If the job moves 2.5 MB, other jobs move the rest. */
+	const struct {
+		int bytes;
+		double gain_ms;
+	} cases[] = {{5000000, 29.8}, {2500000, 32.8}};
+
+	(void)state;
+	for (size_t k = 0; k < 2; k++) {
+		json_t *job = job_json(&(struct phases_ms){.push = 40, .pull = 10}, 0), *agent;
+		size_t i;
+
+		json_array_foreach (json_object_get(job, "agents"), i, agent)
+			json_object_set_new(json_object_get(agent, "steps"), "bytes",
+				json_integer(cases[k].bytes));
+		expect_findings(job, cluster_json(5.5e7, 0, 1), "FULL_CARD", &cases[k].gain_ms);
+	}
+}
+
 static void machine_with_a_slow_card_that_computes_longer_is_late(void **state)
 {
 	json_t *job = job_json(&(struct phases_ms){.push = 50, .wait = 20, .last = "a0"}, 20);
@@ -299,6 +320,7 @@ int main(void)
 		cmocka_unit_test(late_machine_is_named_only_if_it_is_the_same_one),
 		cmocka_unit_test(full_card_is_named),
 		cmocka_unit_test(slow_card_of_one_machine_is_named),
+		cmocka_unit_test(bytes_of_a_step_replace_a_rate_that_is_a_little_off),
 		cmocka_unit_test(machine_with_a_slow_card_that_computes_longer_is_late),
 		cmocka_unit_test(gain_of_fewer_bytes_is_known_only_for_f32),
 		cmocka_unit_test(servers_do_not_matter_to_a_job_on_one_machine),
