@@ -224,6 +224,13 @@ TARGETS = (
         ("BARS=--strict --out build/everything/asynchronous.md",),
         paths=("bps-agent", "bps-server", "libbpsclient", "tests/bench/asynchronous.py"),
     ),
+    Target(
+        "late",
+        10,
+        r"^\| .*\*\*no\*\*.*",
+        ("BARS=--strict --out build/everything/late.md",),
+        paths=("bps-agent", "bps-server", "libbpsclient", "tests/bench/late.py"),
+    ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
     Target(

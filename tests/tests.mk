@@ -55,6 +55,7 @@ help:
 	@echo '                 both write docs/results/performance'
 	@echo 'make accuracy    training with blocks beside float32, into docs/results'
 	@echo 'make asynchronous  bounds of asynchronous training, into docs/results'
+	@echo 'make late          a backup machine, where machines stall, into docs/results'
 	@echo 'make recipes     DiLoCo and late gradients, into docs/results (root)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make wheel       the Python package with library and programs, in build/wheel'
@@ -218,8 +219,13 @@ asynchronous:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/asynchronous.py build/release --out docs/results/asynchronous.md $(BARS)
+# Compare training with a backup machine with training in step.
+late:
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/late.py build/release --out docs/results/late.md $(BARS)
 .PHONY: huge latency bench-build bench-bars bench-torch bench-frontends accuracy recipes
-.PHONY: asynchronous
+.PHONY: asynchronous late
 
 # Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
 # many as fit in MINUTES (60). ONLY=a,b runs only targets a and b.

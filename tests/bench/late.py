@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import page
-from asynchronous import BATCH, DIGITS, RATE, ROOT, TRAINED, WORKERS, sleep_s
+from asynchronous import BATCH, DIGITS, RATE, ROOT, TRAINED, WORKERS
 from page import Row, row
 
+STEP_S, STALLED_S, STALLS = 0.05, 0.2, 0.1
 IN_STEP, BACKUP, CATCHING_UP = "in step", "backup", "backup and catch_up()"
 
 
@@ -50,7 +51,8 @@ def train(kind: str, seed: int, steps: int) -> tuple[float, float, float]:
     generator = torch.Generator().manual_seed(100 * seed + bps.rank())
     start, n, counted = time.monotonic(), 0, 0
     while n < steps:
-        time.sleep(sleep_s("stall", bps.rank(), generator))
+        is_stalled = torch.rand((), generator=generator).item() < STALLS
+        time.sleep(STALLED_S if is_stalled else STEP_S)
         picked = torch.randint(TRAINED, (BATCH,), generator=generator)
         optimizer.zero_grad()
         F.cross_entropy(model(x[picked]), y[picked]).backward()
@@ -61,9 +63,9 @@ def train(kind: str, seed: int, steps: int) -> tuple[float, float, float]:
             n += optimizer.catch_up()
     seconds = time.monotonic() - start
     right = model(x[TRAINED:]).argmax(1) == y[TRAINED:]
-    optimizer.close()
     found = bps.allgather_object((seconds, counted / steps))
     shares = sum(share for _, share in found) / WORKERS
+    # A step counts if its sum has the gradients of this worker.
     return max(s for s, _ in found), 100 * right.float().mean().item(), 100 * shares
 
 

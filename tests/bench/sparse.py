@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS, SERVERS = 4, 2
 N_ROWS, ROW, DRAWS = 367_000, 64, 8192
 SETS = 8  # draws of rows, which the calls use in turn
-BARS = {"gather": 0.6, "added": None, "dense": 0.15}
+BARS = {"gather": None, "added": 0.6, "dense": 0.15}
 
 
 # ---- a worker: one process of the job ----
