@@ -8,8 +8,8 @@ import json
 import processes
 import pytest
 
-# Each worker trains for STEPS steps of STEP_S seconds. Rank 2 stalls once, for three steps. The
-# sleeps stand for computing. Each gradient is a power of two of its worker, so the parameter shows
+# Each worker trains for STEPS steps of STEP_S seconds. Rank 2 stalls in step STALL, for three steps.
+# The sleeps stand for computing. Each gradient is a power of two of its worker, so the parameter shows
 # which workers' gradients are in the average.
 SCRIPT = """
 import json, os, time
@@ -30,10 +30,10 @@ def record():
 
 while n < STEPS:
     if os.environ["CATCHES_UP"] == "1" and optimizer.is_behind:
-        skipped.append(optimizer.catch_up(record))
+        skipped.append(optimizer.catch_up(STEPS - n, record))
         n += skipped[-1]
         continue
-    time.sleep(STEP_S * (4 if n == 4 and bps.rank() == 2 else 1))
+    time.sleep(STEP_S * (4 if n == int(os.environ["STALL"]) and bps.rank() == 2 else 1))
     w.grad = None
     (w.sum() * 2.0 ** bps.rank()).backward()
     optimizer.synchronize()
@@ -46,10 +46,10 @@ bps.shutdown()
 """
 
 
-def run(steps, step_s, catches_up):
+def run(steps, step_s, catches_up, stall=4):
     """Return for each rank: the sum of each step, the steps of each catch_up(), the values of the
     parameter; and the outputs."""
-    env = {"STEPS": steps, "STEP_S": step_s, "CATCHES_UP": int(catches_up)}
+    env = {"STEPS": steps, "STEP_S": step_s, "CATCHES_UP": int(catches_up), "STALL": stall}
     with processes.Cluster(agents=3, servers=1) as cluster:
         started = processes.start(
             SCRIPT, 3, cluster, "late", BPS_BACKUP=1, BPS_BACKUP_GRACE="5ms", **env
@@ -76,6 +76,15 @@ def test_machine_that_stalled_once_is_in_later_sums_again(steps, step_s):
     assert share(sums[0]) >= 0.9 - 1 / len(sums[0])
     assert 1 <= sum(results[2][1]) <= 3
     assert "took part in" in outputs[2] and "without its gradients" in outputs[2]
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_no_step_follows_the_last_one(left):
+    """The stall is in one of the last steps, so no other worker takes part in a further step."""
+    results, _ = run(8, 0.1, catches_up=True, stall=8 - left)
+    sums = [r[0] for r in results]
+    assert [len(s) for s in sums] == [8] * 3 and sums[0] == sums[2]
+    assert sum(results[2][1]) == left - 1
 
 
 def test_machine_that_does_not_catch_up_is_missing_in_later_sums():

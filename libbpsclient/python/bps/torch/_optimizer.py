@@ -200,7 +200,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Number of steps in which :meth:`catch_up` has taken part without gradients."""
         return self._bps_n_caught_up
 
-    def catch_up(self, step: Callable[[], Any] | None = None) -> int:
+    def catch_up(self, n_left: int, step: Callable[[], Any] | None = None) -> int:
         """Reach the step of the other workers, after this worker's machine was late.
 
         In a job with backup machines, a round does not wait for a late machine. After one stall,
@@ -210,6 +210,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         is logged.
 
         Args:
+            n_left (int): the largest number of these steps, which is the number of steps before the
+                program does something else, such as an evaluation, or ends. A step beyond them
+                would wait for workers that never make it.
             step (callable, optional): applies the averages in ``.grad``; by default :meth:`step`.
                 Pass what the program does after each backward pass: clip gradients, call
                 ``scaler.step(optimizer)`` and ``scaler.update()``, ``scheduler.step()``.
@@ -226,7 +229,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
             >>> while n < n_steps:
             ...     if optimizer.is_behind:
-            ...         n += optimizer.catch_up()
+            ...         n += optimizer.catch_up(n_steps - n)
             ...         continue
             ...     loss(next(batches)).backward()
             ...     optimizer.step()
@@ -238,7 +241,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "catch_up() needs an optimizer with cross_barrier=False and one_step_late=False"
             )
         n = 0
-        while reducer is not None and reducer.is_behind:
+        while n < n_left and reducer is not None and reducer.is_behind:
             reducer.abstain()
             with self.skip_synchronize():
                 (step or self.step)()
