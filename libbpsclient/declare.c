@@ -295,42 +295,19 @@ static int copy_public_declaration(const struct bps_decl *decls, size_t i, struc
 		"the release with which the program was compiled");
 }
 
-/* Check that the options of the job allow a value: deltas are added in the order of their arrival,
- * and none is left out. Errors: -EINVAL. Sets bps_last_error. */
-static int decl_check_value_options(const struct bps *b, const struct tensor_decl *d)
+/* Check that the options of the job allow the tensor. Errors: -EINVAL. Sets bps_last_error. */
+static int decl_check_options(const struct bps *b, const struct tensor_decl *d)
 {
-	const char *option = b->options.is_deterministic ? "deterministic"
-			     : b->options.is_elastic     ? "elastic"
-			     : b->options.backup         ? "backup"
-							 : NULL;
-
-	if (d->shape.mode != MODE_VALUE || !option)
-		return 0;
-	return last_error_set(-EINVAL,
-		"tensor '%s': a job with the option %s cannot have values (BPS_MODE_VALUE)",
-		d->name, option);
-}
-
-/* Check that the job allows a tensor in shards: no other machine has a copy of a shard of the
- * result. Errors: -EINVAL. Sets bps_last_error. */
-static int decl_check_shards(const struct bps *b, const struct tensor_decl *d)
-{
-	const char *option = b->options.is_elastic   ? "elastic"
-			     : b->options.may_shrink ? "on_agent_loss=shrink"
-			     : b->options.backup     ? "backup"
-						     : NULL;
+	const struct shape_job options = {.is_deterministic = b->options.is_deterministic,
+		.is_elastic = b->options.is_elastic,
+		.may_shrink = b->options.may_shrink,
+		.has_backup = b->options.backup > 0};
 	struct err_text why;
+	int rc = shape_check_job(&d->shape, &options, &why);
 
-	if (d->shape.owner == OWNER_ALL)
-		return 0;
-	if (option)
-		return last_error_set(-EINVAL,
-			"tensor '%s': a job with the option %s cannot have tensors in shards "
-			"(BPS_OWNER_SHARDS)",
-			d->name, option);
-	if (shape_check_shards(&d->shape, (uint32_t)b->size, &why) < 0)
-		return last_error_set(-EINVAL, "tensor '%s': %s", d->name, why.s);
-	return 0;
+	if (rc == 0)
+		rc = shape_check_shards(&d->shape, (uint32_t)b->size, &why);
+	return rc < 0 ? last_error_set(rc, "tensor '%s': %s", d->name, why.s) : 0;
 }
 
 static int read_public_declarations(
@@ -351,9 +328,7 @@ static int read_public_declarations(
 		ret[i].shape.owner = (unsigned)d.owner < UINT8_MAX ? (uint8_t)d.owner : UINT8_MAX;
 		rc = tensor_check_decl(&ret[i]);
 		if (rc == 0)
-			rc = decl_check_value_options(b, &ret[i]);
-		if (rc == 0)
-			rc = decl_check_shards(b, &ret[i]);
+			rc = decl_check_options(b, &ret[i]);
 		if (rc < 0)
 			return rc;
 	}

@@ -126,37 +126,18 @@ static bool has_room_for_tensor(const struct declare_request *in, const struct c
 	return false;
 }
 
-/* Check that the job's options allow a value (MODE_VALUE). The deltas of a value are added in the
- * order of their arrival, and no worker's delta is left out. Errors: -EINVAL; err gets the text. */
-static int tensor_check_value_options(
+/* Check that the job allows a tensor of this shape. Errors: -EINVAL; err gets the text. */
+static int tensor_check_options(
 	const struct sched_job *j, const struct sched_tensor *t, struct err_text *err)
 {
-	const char *option = j->flags & JOB_DETERMINISTIC ? "deterministic"
-			     : j->flags & JOB_ELASTIC     ? "elastic"
-			     : j->backup                  ? "backup"
-							  : NULL;
+	const struct shape_job options = {.is_deterministic = j->flags & JOB_DETERMINISTIC,
+		.is_elastic = j->flags & JOB_ELASTIC,
+		.may_shrink = j->flags & JOB_SHRINK,
+		.has_backup = j->backup > 0};
+	int rc = shape_check_job(&t->shape, &options, err);
 
-	if (t->shape.mode != MODE_VALUE || !option)
-		return 0;
-	return err_set(err, -EINVAL, "a job with the option %s cannot have values", option);
-}
-
-/* Check that the job allows a tensor in shards. Only the owner of a shard has its sums, so the job
- * must end if an owner is lost, and each worker must have its shard from the beginning. Errors:
- * -EINVAL; err gets the text. */
-static int tensor_check_shards(
-	const struct sched_job *j, const struct sched_tensor *t, struct err_text *err)
-{
-	const char *option = j->flags & JOB_ELASTIC  ? "elastic"
-			     : j->flags & JOB_SHRINK ? "on_agent_loss=shrink"
-			     : j->backup             ? "backup"
-						     : NULL;
-
-	if (t->shape.owner == OWNER_ALL)
-		return 0;
-	if (option)
-		return err_set(err, -EINVAL,
-			"a job with the option %s cannot have tensors in shards", option);
+	if (rc < 0 || t->shape.owner == OWNER_ALL)
+		return rc;
 	if (t->n_shards > PLACE_PARTS_MAX)
 		return err_set(
 			err, -EINVAL, "a tensor cannot have more than %d shards", PLACE_PARTS_MAX);
@@ -173,9 +154,7 @@ static void tensor_claim_or_refuse(const struct declare_request *in, struct sche
 	int rc = shape_check(&t->shape, SCHED_TENSOR_BYTES_MAX, &why);
 
 	if (rc == 0)
-		rc = tensor_check_value_options(in->j, t, &why);
-	if (rc == 0)
-		rc = tensor_check_shards(in->j, t, &why);
+		rc = tensor_check_options(in->j, t, &why);
 	if (rc == 0)
 		rc = admission_check_tensor(in->c, in->j, t, &why);
 	if (rc == 0) {

@@ -106,6 +106,21 @@ int shape_check_shards(const struct tensor_shape *s, uint32_t n_shards, struct e
 		shape_text(s).s, n_shards, (unsigned long long)unit);
 }
 
+int shape_check_job(const struct tensor_shape *s, const struct shape_job *job, struct err_text *err)
+{
+	bool is_value = s->mode == MODE_VALUE, is_cut = s->owner == OWNER_SHARDS;
+	const char *option = job->is_deterministic && is_value ? "deterministic"
+			     : job->is_elastic                 ? "elastic"
+			     : job->may_shrink && is_cut       ? "on_agent_loss=shrink"
+			     : job->has_backup                 ? "backup"
+							       : NULL;
+
+	if (!option || (!is_value && !is_cut))
+		return 0;
+	return err_set(err, -EINVAL, "a job with the option %s cannot have %s", option,
+		is_value ? "values" : "tensors in shards");
+}
+
 struct shape_text shape_text(const struct tensor_shape *s)
 {
 	struct shape_text ret;

@@ -72,6 +72,16 @@ int shape_check(const struct tensor_shape *s, uint64_t bytes_max, struct err_tex
 /* Check that a tensor in shards can be cut into n_shards equal parts. Another tensor always passes.
  * Errors: -EINVAL; err gets the text. */
 int shape_check_shards(const struct tensor_shape *s, uint32_t n_shards, struct err_text *err);
+/* The options of a job that exclude some shapes. */
+struct shape_job {
+	bool is_deterministic, is_elastic, may_shrink, has_backup;
+};
+/* Check that the job may have such a tensor. The deltas of a value are added in the order of their
+ * arrival, and none is left out. Only the owner of a shard has its sums, so the job must end if an
+ * owner is lost, and each worker must have its shard from the beginning. Errors: -EINVAL; err gets
+ * the text. */
+int shape_check_job(
+	const struct tensor_shape *s, const struct shape_job *job, struct err_text *err);
 /* Return the text of a shape for messages, such as "f32 x 1000" or "f32 x 1000 (layout 1f)". */
 struct shape_text shape_text(const struct tensor_shape *s);
 #endif

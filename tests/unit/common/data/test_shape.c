@@ -150,6 +150,39 @@ static void only_equal_shards_are_accepted(void **state)
 	assert_int_equal(shape_check_shards(&s, 0, &err), -EINVAL); /* a job without workers */
 }
 
+static void options_of_a_job_exclude_values_and_shards(void **state)
+{
+	static const struct {
+		struct shape_job job;
+		const char *of_value, *of_shards; /* the option; NULL: the tensor is accepted */
+	} cases[] = {
+		{{0}, NULL, NULL},
+		{{.is_deterministic = true}, "deterministic", NULL},
+		{{.is_elastic = true}, "elastic", "elastic"},
+		{{.may_shrink = true}, NULL, "on_agent_loss=shrink"},
+		{{.has_backup = true}, "backup", "backup"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		for (int kind = 0; kind < 3; kind++) {
+			const char *option = kind == 1   ? cases[i].of_value
+					     : kind == 2 ? cases[i].of_shards
+							 : NULL;
+			struct tensor_shape s = shape_from_dtype_and_count(DTYPE_F32, 4);
+			struct err_text err = {.s = ""};
+
+			s.mode = kind == 1 ? MODE_VALUE : MODE_SUM;
+			s.owner = kind == 2 ? OWNER_SHARDS : OWNER_ALL;
+			assert_int_equal(
+				shape_check_job(&s, &cases[i].job, &err), option ? -EINVAL : 0);
+			if (option)
+				assert_non_null(strstr(err.s, option));
+			else
+				assert_string_equal(err.s, "");
+		}
+}
+
 static void the_text_names_type_count_and_digest(void **state)
 {
 	struct tensor_shape s = shape_from_dtype_and_count(DTYPE_BF16, UINT64_MAX);
@@ -175,6 +208,7 @@ int main(void)
 		cmocka_unit_test(partitions_cover_the_elements),
 		cmocka_unit_test(partitions_of_a_shard_stay_in_the_shard),
 		cmocka_unit_test(only_equal_shards_are_accepted),
+		cmocka_unit_test(options_of_a_job_exclude_values_and_shards),
 		cmocka_unit_test(the_text_names_type_count_and_digest),
 	};
 
