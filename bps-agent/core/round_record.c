@@ -23,7 +23,7 @@ void agt_tensor_record_submission(struct agt_tensor *t, uint32_t worker)
 			.began_ns = core->now_ns, .round = t->round + 1, .server = CTL_NO_ID};
 		t->is_pushed = t->has_landing = false;
 		if (core->env.begun)
-			t->record.begins_step =
+			t->record.is_first_of_step =
 				core->env.begun(core->env.ctx, t->user, t->round + 1, core->now_ns);
 	}
 	t->record.submitted_us = tensor_round_age_us(t, core->now_ns);

@@ -28,7 +28,7 @@ struct round_record {
 	/* 1 + number of the member whose contribution the server received last; 0: not known */
 	uint16_t last_member;
 	uint16_t last_worker; /* local worker that submitted last */
-	bool begins_step;     /* a step of the job began with this round (step_log.h) */
+	bool is_first_of_step;     /* a step of the job began with this round (step_log.h) */
 };
 
 /* Write the times at which the phases of the record end, in microseconds after began_ns. A phase

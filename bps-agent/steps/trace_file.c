@@ -130,7 +130,7 @@ static void write_steps(struct trace_writer *w)
 	for (size_t i = 0; i < w->c->n_records; i++) {
 		const struct round_record *r = &w->c->records[i];
 
-		if (!r->begins_step)
+		if (!r->is_first_of_step)
 			continue;
 		if (first)
 			write_step(w, first->round, first->began_ns, r->began_ns);

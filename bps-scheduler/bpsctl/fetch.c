@@ -538,7 +538,7 @@ int fetch_trace(const struct bpsctl_opts *o, const char *arg, char **ret_text, s
 	json_t **ret_head, struct err_text *err)
 {
 	char escaped[3 * CTL_JOB_NAME_MAX + 1];
-	struct http_get g = {.wants_text = true};
+	struct http_get g = {.is_text = true};
 	struct addr agent = o->agent_http;
 	int rc = o->is_agent_given ? 0 : find_agent_of_job(o, arg, &agent, err);
 

@@ -88,7 +88,7 @@ static void exchange_parse_answer(struct http_exchange *x)
 		return;
 	}
 	body += 4;
-	if (x->get->wants_text && x->get->status == 200) {
+	if (x->get->is_text && x->get->status == 200) {
 		x->get->n_text = x->used - (size_t)(body - x->text);
 		memmove(x->text, body, x->get->n_text + 1);
 		x->get->text = x->text;

@@ -20,9 +20,9 @@ struct http_get {
 	 * status: HTTP status of the answer. */
 	int rc, status;
 	json_t *root; /* JSON of the answer, which the caller releases; NULL if rc is not 0 */
-	/* wants_text: set by the caller. An answer with the status 200 is then not parsed: `text`
+	/* is_text: set by the caller. An answer with the status 200 is then not parsed: `text`
 	 * has its n_text bytes, and a zero behind them. The caller frees `text`. */
-	bool wants_text;
+	bool is_text;
 	char *text;
 	size_t n_text;
 	struct err_text err;

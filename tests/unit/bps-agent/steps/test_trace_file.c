@@ -164,7 +164,7 @@ static void steps_of_a_second_model_follow(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 6; i++)
-		r[i].begins_step = i != 3;
+		r[i].is_first_of_step = i != 3;
 	root = trace_of(r, 6);
 	for (unsigned i = 0; i < 4; i++) {
 		json_t *e = slice(root, "step", NULL, i);
