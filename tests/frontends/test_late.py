@@ -8,9 +8,9 @@ import json
 import processes
 import pytest
 
-# Each worker trains for STEPS steps of STEP_S seconds. Rank 2 stalls in step STALL, for three steps.
-# The sleeps stand for computing. Each gradient is a power of two of its worker, so the parameter shows
-# which workers' gradients are in the average.
+# Each worker trains for STEPS steps of STEP_S seconds. Rank 2 stalls in step STALL for three steps.
+# The sleeps stand for computing. Each gradient is a power of two of its worker, so the parameter
+# shows which workers' gradients are in the average.
 SCRIPT = """
 import json, os, time
 import torch

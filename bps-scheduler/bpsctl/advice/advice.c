@@ -12,7 +12,7 @@
 
 #define FINDINGS_MAX 3
 /* A job hangs if a call has waited for this many seconds, and for this many steps. Both are chosen:
- * a wait of less than two seconds ends before somebody asks, and a checkpoint takes a few steps. */
+ * a shorter wait ends before a user asks, and a checkpoint takes a few steps. */
 #define HANG_S     2.0
 #define HANG_STEPS 10
 /* Shares of a step. If less than LITTLE is exposed, nothing helps. A part of the exposed time that
