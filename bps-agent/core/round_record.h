@@ -27,8 +27,8 @@ struct round_record {
 	uint32_t wait_us, sum_us;
 	/* 1 + number of the member whose contribution the server received last; 0: not known */
 	uint16_t last_member;
-	uint16_t last_worker; /* local worker that submitted last */
-	bool is_first_of_step;     /* a step of the job began with this round (step_log.h) */
+	uint16_t last_worker;  /* local worker that submitted last */
+	bool is_first_of_step; /* a step of the job began with this round (step_log.h) */
 };
 
 /* Write the times at which the phases of the record end, in microseconds after began_ns. A phase
