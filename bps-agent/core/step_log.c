@@ -11,7 +11,6 @@ static void step_log_start_step(struct step_log *log, uint64_t now_ns, uint64_t 
 	if (log->last_member)
 		memset(log->member_ns, 0, sizeof(log->member_ns));
 	log->last_member = 0;
-	log->bytes = 0;
 }
 
 /* Return the exposed time of the step that ends now. Workers write their waits, so the time is
@@ -54,6 +53,7 @@ void step_log_round_begins(struct step_log *log, uint64_t round, uint64_t now_ns
 	if (log->round)
 		step_log_end_step(log, now_ns, waited_ns, n_workers);
 	log->round = round;
+	log->bytes = 0;
 	step_log_start_step(log, now_ns, waited_ns);
 }
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 
 struct steps_mean {
-	double length_s, exposed_s, phase_s[N_PHASES], bytes;
+	double length_s, exposed_s, phase_s[N_PHASES];
+	uint64_t bytes; /* the largest of all machines; 0: no agent knows them */
 };
 
 static struct steps_mean steps_mean_of(const struct ctl_steps *s)
@@ -15,7 +16,7 @@ static struct steps_mean steps_mean_of(const struct ctl_steps *s)
 	double n = 1e6 * s->n_steps;
 	struct steps_mean m = {.length_s = s->length_us / n,
 		.exposed_s = s->exposed_us / n,
-		.bytes = (double)s->bytes / s->n_steps};
+		.bytes = s->bytes / s->n_steps};
 
 	for (int p = 0; p < N_PHASES; p++)
 		m.phase_s[p] = s->phase_us[p] / n;
@@ -26,7 +27,7 @@ static void steps_mean_add(struct steps_mean *to, const struct steps_mean *m, do
 {
 	to->length_s += m->length_s * share;
 	to->exposed_s += m->exposed_s * share;
-	to->bytes += m->bytes * share;
+	to->bytes = m->bytes > to->bytes ? m->bytes : to->bytes;
 	for (int p = 0; p < N_PHASES; p++)
 		to->phase_s[p] += m->phase_s[p] * share;
 }
@@ -64,7 +65,7 @@ static json_t *steps_mean_json(
 		snprintf(key, sizeof(key), "%s_s", round_phase_name(p));
 		status_put_sec(o, key, m->phase_s[p]);
 	}
-	status_put_num(o, "bytes", (uint64_t)m->bytes);
+	status_put_num(o, "bytes", m->bytes);
 	json_object_set_new(o, "last", last);
 	status_put_num(o, "n_last", n_last);
 	return o;

@@ -49,10 +49,11 @@ def train(kind: str, seed: int, steps: int) -> tuple[float, float, float]:
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     bps.barrier()
     generator = torch.Generator().manual_seed(100 * seed + bps.rank())
+    # The same steps stall in all jobs, also if a worker skips them.
+    is_stalled = (torch.rand(steps, generator=generator) < STALLS).tolist()
     start, n, counted = time.monotonic(), 0, 0
     while n < steps:
-        is_stalled = torch.rand((), generator=generator).item() < STALLS
-        time.sleep(STALLED_S if is_stalled else STEP_S)
+        time.sleep(STALLED_S if is_stalled[n] else STEP_S)
         picked = torch.randint(TRAINED, (BATCH,), generator=generator)
         optimizer.zero_grad()
         F.cross_entropy(model(x[picked]), y[picked]).backward()
@@ -65,7 +66,6 @@ def train(kind: str, seed: int, steps: int) -> tuple[float, float, float]:
     right = model(x[TRAINED:]).argmax(1) == y[TRAINED:]
     found = bps.allgather_object((seconds, counted / steps))
     shares = sum(share for _, share in found) / WORKERS
-    # A step counts if its sum has the gradients of this worker.
     return max(s for s, _ in found), 100 * right.float().mean().item(), 100 * shares
 
 

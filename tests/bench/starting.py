@@ -13,8 +13,11 @@ about the same processor time as one job on all of them. The kinds take turns; t
 medians.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,8 +27,9 @@ from pathlib import Path
 
 from harness import Lab
 
-CPU = Path("/sys/fs/cgroup/cpu")
+CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 10000
+QUOTA_US_MIN = 1000  # of the kernel
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 #include <bps.h>
@@ -69,24 +73,48 @@ class Shares:
         self.groups: list[Path] = []
         if not percent:
             return
+        quota_us = PERIOD_US * percent // 100
+        if quota_us < QUOTA_US_MIN:
+            sys.exit("A share must be at least 10 %: raise --share, or lower --hosts.")
         if percent * n_hosts > 85 * (os.cpu_count() or 1):
-            sys.exit("The shares of all hosts are over 85 % of the processors: lower --share.")
-        for i in range(n_hosts):
-            group = CPU / f"bps-start-{os.getpid()}-{i}"
-            group.mkdir()
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(PERIOD_US * percent // 100))
-            self.groups.append(group)
+            sys.exit(
+                "The shares of all hosts are over 85 % of the processors: lower --share or --hosts."
+            )
+        is_v2 = (CGROUPS / "cgroup.controllers").exists()
+        root = CGROUPS if is_v2 else CGROUPS / "cpu"
+        limits = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota_us}
+        if is_v2:
+            limits = {"cpu.max": f"{quota_us} {PERIOD_US}"}
+        try:
+            for i in range(n_hosts):
+                group = root / f"bps-start-{os.getpid()}-{i}"
+                group.mkdir()
+                self.groups.append(group)
+                for name, value in limits.items():
+                    (group / name).write_text(str(value))
+        except OSError as error:
+            self.close()
+            sys.exit(f"Control groups for processors do not work: {error}. Use --share 0.")
+
+    def __enter__(self) -> Shares:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def enter(self, i: int) -> list[str]:
         """Return the start of a command that runs on the i-th host."""
         if not self.groups:
             return []
-        return ["sh", "-c", f'echo $$ >{self.groups[i]}/tasks; exec "$@"', "sh"]
+        return ["sh", "-c", f'echo $$ >{self.groups[i]}/cgroup.procs && exec "$@"', "sh"]
 
     def close(self) -> None:
-        """Remove the groups. Their processes have ended."""
+        """Remove the groups. Processes that still run in them end first."""
         for group in self.groups:
+            for pid in (group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            while (group / "cgroup.procs").read_text():
+                time.sleep(0.01)
             group.rmdir()
 
 
@@ -137,13 +165,10 @@ def main() -> None:
     times: dict[str, list[float]] = {ONE: [], ALL: [], EACH: []}
     with tempfile.TemporaryDirectory() as folder:
         worker = build_worker(build, Path(folder))
-        shares = Shares(args.hosts, args.share)
-        lab = Lab(args.hosts, "none")
-        for _ in range(args.runs):
-            for kind, found in times.items():
-                found.append(first_sum_s(build, worker, lab, shares, kind, env))
-        lab.close()
-        shares.close()
+        with Lab(args.hosts, "none") as lab, Shares(args.hosts, args.share) as shares:
+            for _ in range(args.runs):
+                for kind, found in times.items():
+                    found.append(first_sum_s(build, worker, lab, shares, kind, env))
     medians = {kind: statistics.median(found) for kind, found in times.items()}
     for kind, found in times.items():
         shown = " ".join(f"{1000 * t:.0f}" for t in sorted(found))

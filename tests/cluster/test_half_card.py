@@ -52,14 +52,14 @@ def test_the_machine_with_half_a_card_is_named(hosts, slow):
     job, agents, half, (text, findings) = steps_with_rates(hosts, rates)
     assert adds_up(job) and all(map(adds_up, agents.values()))
     name, host = f"a{slow}", f"agent-host{slow}"
-    assert job["last"]["agent"] == name and f"{host} (100 %)" in text, job
     # The machine with the slow card waits for none. The others wait while it sends.
-    assert agents[name]["wait_s"] < 0.1 * min(
-        steps["wait_s"] for agent, steps in agents.items() if agent != name
-    )
+    others = [steps for agent, steps in agents.items() if agent != name]
+    assert all(s["last"]["agent"] == name and s["n_last"] >= 8 for s in others), (text, others)
+    assert agents[name]["wait_s"] < 0.2 * min(s["wait_s"] for s in others)
     assert [f["code"] for f in findings][0] == "SLOW_CARD", findings
     assert f"card of {host} carries" in findings[0]["text"]
     assert "LATE_MACHINE" not in [f["code"] for f in findings], findings
     gain = findings[0]["gain_s"] / (half[0][0] - whole[0][0])
-    print(f"gain over the truth: {gain:.3f}")
-    assert 0.7 < gain < 1.4  # 0.85 to 1.15 on a quiet machine
+    print(f"gain over the truth: {gain:.3f}")  # pytest -rP shows it
+    # On a quiet machine, the median is 1. Both lengths of a step vary by a few per cent.
+    assert 0.6 < gain < 1.6

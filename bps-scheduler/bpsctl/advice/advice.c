@@ -25,7 +25,9 @@
 #define CARD_BUSY  0.85
 /* A card is slow if its speed is below this share of the speed that other machines' cards have. */
 #define SLOW_CARD 0.75
-/* Other jobs send much if a machine moves this many times the bytes of the job's steps. */
+/* The scheduler computes rates over this many seconds. Other jobs send much if a machine moves this
+ * many times the bytes of the job's steps, and one step more. */
+#define RATE_S    2.0
 #define MUCH_MORE 1.5
 /* A server is slow if its sums take this many times the median's. */
 #define SLOW_SERVER 3.0
@@ -42,6 +44,7 @@ struct advice {
 	json_t *brief; /* job.job */
 	json_t *steps;
 	double length_s, exposed_s;
+	double slow_mbps; /* an agent's card of at most this speed is slow; 0: none is */
 };
 
 static double real_of(json_t *o, const char *key)
@@ -148,11 +151,29 @@ static json_t *find_agent(struct advice *a, const char *name)
 	return NULL;
 }
 
+/* Find the member of the cluster that is the agent `name`. A server may have the same name. */
+static json_t *find_agent_member(struct advice *a, const char *name)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
+		if (strcmp(text_of(m, "role"), "agent") == 0 && has_name(m, name))
+			return m;
+	return NULL;
+}
+
 /* ---- rules ---- */
 
-/* slow_card: name of the agent whose card is slow, or NULL. It needs no second finding, unless it
- * also computes longer. */
-static void advise_on_late_machine(struct advice *a, const char *slow_card)
+static bool has_slow_card(struct advice *a, json_t *agent_member)
+{
+	double mbps = real_of(agent_member, "nic_mbps");
+
+	return mbps > 0 && mbps <= a->slow_mbps;
+}
+
+/* A machine with a slow card needs no second finding, unless it also computes longer. */
+static void advise_on_late_machine(struct advice *a)
 {
 	json_t *last = json_object_get(a->steps, "last");
 	const char *name = text_of(last, "agent");
@@ -164,7 +185,7 @@ static void advise_on_late_machine(struct advice *a, const char *slow_card)
 
 	if (!json_is_object(last) || n_machines < 2)
 		return;
-	if (slow_card && strcmp(name, slow_card) == 0 && longer_s < wait_s / 2)
+	if (has_slow_card(a, find_agent_member(a, name)) && longer_s < wait_s / 2)
 		return;
 	/* the machine that is last names another one in its own steps, so leave its vote out */
 	share *= n_machines / (n_machines - 1);
@@ -180,38 +201,34 @@ static void advise_on_late_machine(struct advice *a, const char *slow_card)
 		n_machines > 2 ? "s wait" : " waits", 1e3 * wait_s);
 }
 
-/* Find the member of the cluster with the name `name`. */
-static json_t *find_member(struct advice *a, const char *name)
+static bool is_agent_of_job(struct advice *a, json_t *m)
 {
-	json_t *m;
-	size_t i;
-
-	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
-		if (has_name(m, name))
-			return m;
-	return NULL;
+	return strcmp(text_of(m, "role"), "agent") == 0 && find_agent(a, text_of(m, "name"));
 }
 
 static bool job_uses_member(struct advice *a, json_t *m)
 {
 	if (strcmp(text_of(m, "role"), "server") == 0)
 		return real_of(m, "partitions") > 0;
-	return find_agent(a, text_of(m, "name")) != NULL;
+	return is_agent_of_job(a, m);
 }
 
 /* Return the seconds in which the member's card, at its full speed, carries the bytes of a step.
- * The card carries both directions at once. The rates are those of two seconds, which may have a
- * step more or less than others, so an agent's own bytes count, unless other jobs send much. */
+ * The card carries both directions at once. The time over which a rate is computed may have a step
+ * more or less, so an agent's own bytes count, unless other jobs send much. */
 static double member_card_s(struct advice *a, json_t *m)
 {
-	json_t *steps = json_object_get(find_agent(a, text_of(m, "name")), "steps");
+	json_t *agent = is_agent_of_job(a, m) ? find_agent(a, text_of(m, "name")) : NULL;
 	double rate = real_of(m, "rx_bytes_s"), out = real_of(m, "tx_bytes_s");
-	double mbps = real_of(m, "nic_mbps"), own = real_of(steps, "bytes");
+	double mbps = real_of(m, "nic_mbps");
+	double own = real_of(json_object_get(agent, "steps"), "bytes");
 	double of_all = a->length_s * (rate > out ? rate : out);
 
 	if (mbps <= 0)
 		return 0;
-	return 8 * (own > 0 && of_all < MUCH_MORE * own ? own : of_all) / (mbps * 1e6);
+	if (own > 0 && of_all < MUCH_MORE * own + own * a->length_s / RATE_S)
+		of_all = own;
+	return 8 * of_all / (mbps * 1e6);
 }
 
 /* Return whether nearly all bytes of the job's tensors are f32, so that int8 makes them fewer. */
@@ -229,17 +246,26 @@ static int compare_reals(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* Return the speed of an agent's card in Mbit/s if it can be compared with that of the card `with`:
+ * both are measured, or neither is. A measured speed is a lower bound. Otherwise, return 0. */
+static double comparable_mbps(struct advice *a, json_t *m, json_t *with)
+{
+	if (!is_agent_of_job(a, m) ||
+		strcmp(text_of(m, "nic_source"), text_of(with, "nic_source")) != 0)
+		return 0;
+	return real_of(m, "nic_mbps");
+}
+
 /* Return the median speed of the cards of the job's other agents, in Mbit/s; 0: not known. */
-static double other_cards_mbps(struct advice *a, const char *name)
+static double other_cards_mbps(struct advice *a, json_t *slow)
 {
 	json_t *members = json_object_get(a->cluster, "members"), *m;
 	double *mbps = calloc(json_array_size(members) + 1, sizeof(*mbps)), median;
 	size_t i, n = 0;
 
 	json_array_foreach (members, i, m)
-		if (mbps && !has_name(m, name) && find_agent(a, text_of(m, "name")) &&
-			real_of(m, "nic_mbps") > 0)
-			mbps[n++] = real_of(m, "nic_mbps");
+		if (mbps && m != slow && comparable_mbps(a, m, slow) > 0)
+			mbps[n++] = comparable_mbps(a, m, slow);
 	if (n)
 		qsort(mbps, n, sizeof(*mbps), compare_reals);
 	median = n ? mbps[(n - 1) / 2] : 0;
@@ -247,42 +273,49 @@ static double other_cards_mbps(struct advice *a, const char *name)
 	return median;
 }
 
-/* All machines wait for one whose card is slower than theirs. Return its agent's name, or NULL. */
-static const char *advise_on_slow_card(struct advice *a)
+/* Find the agent of the job with the slowest card. */
+static json_t *find_slowest_card(struct advice *a)
 {
-	json_t *agent, *steps, *m, *slow = NULL;
-	double mbps, others, card_s, moving_s;
-	const char *name;
+	json_t *m, *slowest = NULL;
 	size_t i;
 
-	json_array_foreach (json_object_get(a->job, "agents"), i, agent) {
-		m = find_member(a, text_of(agent, "name"));
-		if (real_of(m, "nic_mbps") > 0 &&
-			(!slow || real_of(m, "nic_mbps") < real_of(slow, "nic_mbps")))
-			slow = m;
-	}
-	if (!slow)
-		return NULL;
-	name = text_of(slow, "name");
-	steps = json_object_get(find_agent(a, name), "steps");
-	mbps = real_of(slow, "nic_mbps");
-	others = other_cards_mbps(a, name);
-	card_s = member_card_s(a, slow);
-	moving_s = real_of(steps, "push_s") + real_of(steps, "pull_s");
-	if (mbps > SLOW_CARD * others || moving_s < WORTH * a->length_s ||
-		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
-		return NULL;
-	add_finding(a, "SLOW_CARD", card_s * (1 - mbps / others),
-		"look at the speed of that card, its cable and its port; fewer bytes help, too "
-		"(docs/guides/fewer-bytes.md)",
-		"the network card of %s carries %.0f Mbit/s, those of other machines %.0f; it "
-		"needs %.1f ms for the bytes of all jobs in a step",
-		label_of(a, slow, "name").s, mbps, others, 1e3 * card_s);
-	return name;
+	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
+		if (is_agent_of_job(a, m) && real_of(m, "nic_mbps") > 0 &&
+			(!slowest || real_of(m, "nic_mbps") < real_of(slowest, "nic_mbps")))
+			slowest = m;
+	return slowest;
 }
 
-/* slow_card: name of the agent whose card is slow, or NULL. It needs no second finding. */
-static void advise_on_full_card(struct advice *a, const char *slow_card)
+/* The other machines wait for those whose cards are slower than theirs. Sets slow_mbps. */
+static void advise_on_slow_card(struct advice *a)
+{
+	json_t *slow = find_slowest_card(a), *m;
+	const char *name = text_of(slow, "name");
+	json_t *steps = json_object_get(find_agent(a, name), "steps");
+	double mbps = real_of(slow, "nic_mbps"), others = other_cards_mbps(a, slow);
+	double card_s = member_card_s(a, slow), wait_s = mean_of_others(a, name, "wait_s");
+	double moving_s = real_of(steps, "push_s") + real_of(steps, "pull_s");
+	size_t i, n_slow = 0;
+
+	if (!slow || mbps > SLOW_CARD * others || wait_s < WORTH * a->length_s ||
+		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
+		return;
+	a->slow_mbps = SLOW_CARD * others;
+	json_array_foreach (json_object_get(a->cluster, "members"), i, m)
+		n_slow += is_agent_of_job(a, m) && has_slow_card(a, m);
+	add_finding(a, "SLOW_CARD", fmin(card_s * (1 - mbps / others), wait_s),
+		n_slow > 1 ? "look at the speed of these cards, their cables and their ports; "
+			     "fewer bytes help, too (docs/guides/fewer-bytes.md)"
+			   : "look at the speed of that card, its cable and its port, and at the "
+			     "machine's load; fewer bytes help, too (docs/guides/fewer-bytes.md)",
+		"the network card of %s carries %.0f Mbit/s, the median of the other machines "
+		"%.0f; it needs %.1f ms for the bytes of a step, and the other machines wait%s",
+		label_of(a, slow, "name").s, mbps, others, 1e3 * card_s,
+		n_slow > 1 ? " for it and for others with slow cards" : " for it");
+}
+
+/* A slow card needs no second finding. */
+static void advise_on_full_card(struct advice *a)
 {
 	double moving_s = real_of(a->steps, "push_s") + real_of(a->steps, "pull_s"), card_s = 0;
 	json_t *m, *full = NULL;
@@ -295,19 +328,19 @@ static void advise_on_full_card(struct advice *a, const char *slow_card)
 			full = m;
 		}
 	/* in a job on one machine, the agent sums, and no card moves anything */
-	if (!full || (slow_card && has_name(full, slow_card)) ||
-		real_of(a->steps, "machines") < 2 || moving_s < WORTH * a->length_s ||
+	is_server = strcmp(text_of(full, "role"), "server") == 0;
+	if (!full || (!is_server && has_slow_card(a, full)) || real_of(a->steps, "machines") < 2 ||
+		moving_s < WORTH * a->length_s ||
 		(card_s < CARD_SHARE * moving_s && card_s < CARD_BUSY * a->length_s))
 		return;
-	is_server = strcmp(text_of(full, "role"), "server") == 0;
 	/* Fewer bytes shorten the time of the card, and of this only what is exposed. */
 	add_finding(a, "FULL_CARD",
 		job_is_f32(a) ? (card_s < moving_s ? card_s : moving_s) * (1 - 1 / INT8_RATIO) : -1,
 		is_server ? "add servers (docs/guides/plan.md), or send fewer bytes, such as int8 "
 			    "(docs/guides/fewer-bytes.md)"
 			  : "send fewer bytes, such as int8 (docs/guides/fewer-bytes.md)",
-		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of all jobs in "
-		"a step, and the calls wait %.1f ms for the network",
+		"the network card of %s (%.0f Mbit/s) needs %.1f ms for the bytes of a step, "
+		"and the calls wait %.1f ms for the network",
 		text_of(full, "name"), real_of(full, "nic_mbps"), 1e3 * card_s, 1e3 * moving_s);
 }
 
@@ -374,7 +407,7 @@ static void advise_on_queue(struct advice *a)
 			label_of(a, agent, "name").s, 1e3 * queue_s, tensors, bytes / tensors);
 		return;
 	}
-	m = find_member(a, text_of(agent, "name"));
+	m = find_agent_member(a, text_of(agent, "name"));
 	add_finding(a, "QUEUE", queue_s,
 		"give the agent more threads (`threads` in bps.conf), or raise job-inflight",
 		"contributions wait %.1f ms in the agent of %s, whose threads are busy for %.0f %%",
@@ -454,7 +487,6 @@ static void advise_on_steps(struct advice *a)
 {
 	json_t *worst = json_object_get(a->steps, "worst");
 	size_t n_before = json_array_size(a->findings);
-	const char *slow_card;
 
 	if (a->exposed_s < LITTLE * a->length_s) {
 		add_finding(a, "COMPUTING", -1,
@@ -465,9 +497,9 @@ static void advise_on_steps(struct advice *a)
 			1e3 * real_of(a->steps, "worst_computing_s"));
 		return;
 	}
-	slow_card = real_of(a->steps, "machines") < 2 ? NULL : advise_on_slow_card(a);
-	advise_on_late_machine(a, slow_card);
-	advise_on_full_card(a, slow_card);
+	advise_on_slow_card(a);
+	advise_on_late_machine(a);
+	advise_on_full_card(a);
 	advise_on_slow_server(a);
 	advise_on_local(a);
 	advise_on_queue(a);

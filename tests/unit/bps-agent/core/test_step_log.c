@@ -62,6 +62,8 @@ static void wait_is_divided_over_the_phases_that_it_covers(void **state)
 	step_log_divide_wait(&steps, &r, 125 * US);
 	step_log_round_ends(&steps, 1000);
 	begin(1, 180, 35, 1); /* another tensor's round 1: the step goes on */
+	step_log_forget_members(&steps);
+	step_log_divide_wait(&steps, &r, 125 * US);
 	step_log_round_ends(&steps, 24);
 	begin(2, 200, 38, 1);
 	step_log_round_ends(&steps, 5); /* of the step in progress */

@@ -122,25 +122,61 @@ static void full_card_is_named(void **state)
 	EXPECT(TIMES(.push = 70, .pull = 10), 0, cluster_json(0, 2e7, 1), "SPREAD", -1);
 }
 
+/* Return the cluster's document with one more agent, a1, and the speed of its card. The bytes of a
+ * step need 80 ms at the speed of a0's card. */
+static json_t *cluster_with_a1(int mbps, const char *source)
+{
+	json_t *cluster = cluster_json(1e8, 0, 1);
+
+	json_array_append_new(json_object_get(cluster, "members"),
+		json_pack("{s:s, s:s, s:i, s:s}", "role", "agent", "name", "a1", "nic_mbps", mbps,
+			"nic_source", source));
+	return cluster;
+}
+
+/* The other machine waits for wait_ms, and a0 pushes for 70 ms. */
+static json_t *job_with_wait(double wait_ms)
+{
+	json_t *job = job_json(&(struct phases_ms){.push = 70, .pull = 10, .last = "a0"}, 20);
+	json_t *a1 = json_array_get(json_object_get(job, "agents"), 1);
+
+	json_object_set_new(json_object_get(a1, "steps"), "wait_s", json_real(wait_ms / 1e3));
+	return job;
+}
+
 static void slow_card_of_one_machine_is_named(void **state)
 {
-	const double gain_ms[] = {40};
-	json_t *job, *cluster;
+	static const struct {
+		double wait_ms;
+		int mbps;
+		const char *source, *codes;
+		double gain_ms;
+	} cases[] = {
+		/* at the speed of the other machine's card, the bytes take half of 80 ms */
+		{60, 2000, "?", "SLOW_CARD", 40},
+		{30, 2000, "?", "SLOW_CARD", 30}, /* no more than the other machine waits */
+		{60, 1300, "?", "LATE_MACHINE FULL_CARD", 60},
+		{0, 2000, "?", "FULL_CARD", 59.7}, /* the other machine does not wait */
+		{60, 2000, "measured", "LATE_MACHINE FULL_CARD", 60},
+	};
 
 	(void)state;
-	for (int is_slow = 0; is_slow < 2; is_slow++) {
-		job = job_json(&(struct phases_ms){.push = 70, .pull = 10, .last = "a0"}, 20);
-		/* 100 MB/s in a step of 100 ms take 80 ms at 1 Gbit/s. At the speed of the other
-		 * machine's card, the bytes take half of it. */
-		cluster = cluster_json(1e8, 0, 1);
-		json_array_append_new(json_object_get(cluster, "members"),
-			json_pack("{s:s, s:s, s:i}", "role", "agent", "name", "a1", "nic_mbps",
-				is_slow ? 2000 : 1300));
-		if (is_slow)
-			expect_findings(job, cluster, "SLOW_CARD", gain_ms);
-		else
-			expect_findings(job, cluster, "FULL_CARD", (const double[]){59.7});
-	}
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		expect_findings(job_with_wait(cases[i].wait_ms),
+			cluster_with_a1(cases[i].mbps, cases[i].source), cases[i].codes,
+			(const double[]){cases[i].gain_ms, 59.7});
+}
+
+static void server_with_the_name_of_an_agent_is_a_server(void **state)
+{
+	json_t *cluster = cluster_with_a1(2000, "?"), *m;
+	size_t i;
+
+	(void)state;
+	json_array_foreach (json_object_get(cluster, "members"), i, m)
+		if (i == 1)
+			json_object_set_new(m, "name", json_string("a0"));
+	expect_findings(job_with_wait(60), cluster, "SLOW_CARD", (const double[]){40});
 }
 
 static void bytes_of_a_step_replace_a_rate_that_is_a_little_off(void **state)
@@ -166,16 +202,12 @@ static void bytes_of_a_step_replace_a_rate_that_is_a_little_off(void **state)
 
 static void machine_with_a_slow_card_that_computes_longer_is_late(void **state)
 {
-	json_t *job = job_json(&(struct phases_ms){.push = 50, .wait = 20, .last = "a0"}, 20);
-	json_t *cluster = cluster_json(1e8, 0, 1);
+	json_t *job = job_with_wait(60), *a0 = json_array_get(json_object_get(job, "agents"), 0);
 
 	(void)state;
-	json_array_append_new(json_object_get(cluster, "members"),
-		json_pack("{s:s, s:s, s:i}", "role", "agent", "name", "a1", "nic_mbps", 2000));
-	json_object_set_new(
-		json_object_get(json_array_get(json_object_get(job, "agents"), 0), "steps"),
-		"computing_s", json_real(0.045));
-	expect_findings(job, cluster, "SLOW_CARD LATE_MACHINE", (const double[]){40, 20});
+	json_object_set_new(json_object_get(a0, "steps"), "computing_s", json_real(0.06));
+	expect_findings(job, cluster_with_a1(2000, "?"), "LATE_MACHINE SLOW_CARD",
+		(const double[]){60, 40});
 }
 
 static void gain_of_fewer_bytes_is_known_only_for_f32(void **state)
@@ -299,6 +331,37 @@ static void agents_of_one_host_are_told_apart(void **state)
 	json_decref(f);
 }
 
+static void machines_with_slow_cards_are_counted(void **state)
+{
+	json_t *job = job_with_wait(60), *a1 = json_array_get(json_object_get(job, "agents"), 1);
+	json_t *cluster = cluster_with_a1(1000, "?"),
+	       *members = json_object_get(cluster, "members");
+	json_t *doc, *f;
+
+	(void)state;
+	/* a0 and a1 have 1 Gbit/s, a2 and a3 have 2, and a1 is the last one */
+	json_object_set_new(json_object_get(a1, "steps"), "wait_s", json_real(0.06));
+	json_object_set_new(json_object_get(job, "steps"), "last",
+		json_pack("{s:s, s:s}", "agent", "a1", "host", "h1"));
+	for (int i = 2; i < 4; i++) {
+		const char *name = i == 2 ? "a2" : "a3";
+
+		json_array_append_new(members, json_pack("{s:s, s:s, s:i}", "role", "agent", "name",
+						       name, "nic_mbps", 2000));
+		json_array_append_new(json_object_get(job, "agents"),
+			json_pack("{s:s, s:s, s:{s:f}}", "name", name, "host", name, "steps",
+				"wait_s", 0.06));
+	}
+	doc = advice_about_job(job, cluster);
+	assert_int_equal(json_array_size(json_object_get(doc, "findings")), 1);
+	f = json_array_get(json_object_get(doc, "findings"), 0);
+	assert_string_equal(json_string_value(json_object_get(f, "code")), "SLOW_CARD");
+	assert_field_has(f, "text", "others with slow cards", true);
+	json_decref(doc);
+	json_decref(job);
+	json_decref(cluster);
+}
+
 static void ended_job_has_ended(void **state)
 {
 	json_t *job = job_json(&(struct phases_ms){0}, 0), *f;
@@ -321,6 +384,8 @@ int main(void)
 		cmocka_unit_test(full_card_is_named),
 		cmocka_unit_test(slow_card_of_one_machine_is_named),
 		cmocka_unit_test(bytes_of_a_step_replace_a_rate_that_is_a_little_off),
+		cmocka_unit_test(server_with_the_name_of_an_agent_is_a_server),
+		cmocka_unit_test(machines_with_slow_cards_are_counted),
 		cmocka_unit_test(machine_with_a_slow_card_that_computes_longer_is_late),
 		cmocka_unit_test(gain_of_fewer_bytes_is_known_only_for_f32),
 		cmocka_unit_test(servers_do_not_matter_to_a_job_on_one_machine),
