@@ -31,7 +31,7 @@ void status_put_str(json_t *o, const char *key, const char *s)
 
 void status_put_num(json_t *o, const char *key, uint64_t v)
 {
-	json_object_set_new(o, key, json_integer((json_int_t)v));
+	json_object_set_new(o, key, json_integer(v < INT64_MAX ? (json_int_t)v : INT64_MAX));
 }
 
 void status_put_sec(json_t *o, const char *key, double v)
