@@ -75,7 +75,8 @@ help:
 # Each step runs in a new make, because packages that a step installs change what pkg-config
 # returns.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
-STEP	= $(Q)$(MAKE) --no-print-directory $(JOBS)
+# `+` passes the job slots of `make -jN` on.
+STEP	= +$(Q)$(MAKE) --no-print-directory $(JOBS)
 
 demo:
 	$(Q)tests/install-deps.sh build

@@ -58,8 +58,8 @@ const struct explanation explanations[] = {
 		"one machine is last in most rounds of a job, by a significant time; or many "
 		"workers have waited for half a second for a few that have not submitted",
 		"each step takes as long as the slowest worker",
-		"check the named process and its machine; `bpsctl job JOB` shows the round of each "
-		"worker"},
+		"check the named machine or process; `bpsctl advise JOB` says how much time it "
+		"costs, and `bpsctl job JOB` shows the round of each worker"},
 	{"TRAINER_STALLED", 0, BY_SCHEDULER,
 		"a worker has not submitted a tensor for which others have waited for ten seconds",
 		"the calls of the other workers wait until their time-outs",

@@ -424,9 +424,8 @@ static int larger_gain_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Return the first n_first findings, and those of the others with the largest gains, sorted. Takes
- * the reference to `all`. */
-static json_t *best_findings(json_t *all, size_t n_first)
+/* Return the findings with the largest gains, sorted. Takes the reference to `all`. */
+static json_t *best_findings(json_t *all)
 {
 	size_t n = json_array_size(all);
 	json_t **sorted = calloc(n + 1, sizeof(*sorted)), *list = json_array();
@@ -434,16 +433,17 @@ static json_t *best_findings(json_t *all, size_t n_first)
 	for (size_t i = 0; sorted && i < n; i++)
 		sorted[i] = json_array_get(all, i);
 	if (sorted)
-		qsort(sorted + n_first, n - n_first, sizeof(*sorted), larger_gain_first);
-	for (size_t i = 0; sorted && i < n && i < n_first + FINDINGS_MAX; i++)
+		qsort(sorted, n, sizeof(*sorted), larger_gain_first);
+	for (size_t i = 0; sorted && i < n && i < FINDINGS_MAX; i++)
 		json_array_append(list, sorted[i]);
 	free(sorted);
 	json_decref(all);
 	return list;
 }
 
-/* Calls wait for so long that no step will end soon. */
-static void advise_on_hang(struct advice *a)
+/* Calls wait for so long that no step will end soon. What limited the steps before does not matter
+ * then. Return whether the job hangs. */
+static bool advise_on_hang(struct advice *a)
 {
 	const char *job = text_of(a->brief, "name");
 	double longest_s = 0;
@@ -455,20 +455,23 @@ static void advise_on_hang(struct advice *a)
 		if (strcmp(text_of(wait, "why"), "join") != 0 && real_of(wait, "s") > longest_s)
 			longest_s = real_of(wait, "s");
 	if (longest_s < HANG_S || longest_s < HANG_STEPS * a->length_s)
-		return;
+		return false;
 	snprintf(next, sizeof(next), "`bpsctl why-stuck %.64s` names the workers that are missing",
 		job);
-	add_finding(a, "HANG", -1, next, "the job hangs: a call has waited for %.1f s%s", longest_s,
-		a->length_s > 0 ? "; what follows is about the steps before" : "");
+	add_finding(a, "HANG", -1, next, "the job hangs: a call has waited for %.1f s", longest_s);
+	return true;
 }
 
 static void advise_on_ended_job(struct advice *a)
 {
 	const char *text = json_string_value(json_object_get(a->brief, "text"));
+	char next[240];
 
-	add_finding(a, "ENDED", -1,
-		"`bpsctl job NAME` shows how it ended; if it failed, the logs of its agents "
-		"have its last steps",
+	snprintf(next, sizeof(next),
+		"`bpsctl job %.64s` shows how it ended; if it failed, the logs of its agents have "
+		"its last steps",
+		text_of(a->brief, "name"));
+	add_finding(a, "ENDED", -1, next,
 		"the job ended %.0f s ago%s%.200s; where the time of its steps went is no longer "
 		"known",
 		real_of(a->brief, "state_s"), text && *text ? ": " : " without an error",
@@ -535,21 +538,20 @@ json_t *advice_about_job(json_t *job, json_t *cluster)
 		.brief = json_object_get(job, "job"),
 		.steps = json_object_get(job, "steps")};
 	double min_s, max_s;
-	size_t n_first;
 
 	a.length_s = real_of(a.steps, "length_s");
 	a.exposed_s = real_of(a.steps, "exposed_s");
 	find_exposed_range(&a, &min_s, &max_s);
-	advise_on_hang(&a);
-	n_first = json_array_size(a.findings);
-	if (a.length_s > 0)
-		advise_on_steps(&a);
-	else if (strcmp(text_of(a.brief, "state"), "ended") == 0)
-		advise_on_ended_job(&a);
-	else if (!n_first)
-		advise_on_unknown_steps(&a);
+	if (!advise_on_hang(&a)) {
+		if (a.length_s > 0)
+			advise_on_steps(&a);
+		else if (strcmp(text_of(a.brief, "state"), "ended") == 0)
+			advise_on_ended_job(&a);
+		else
+			advise_on_unknown_steps(&a);
+	}
 	return json_pack("{s:i, s:s, s:O, s:O, s:f, s:f, s:o}", "schema", 1, "role", "scheduler",
 		"job", a.brief, "steps", json_is_object(a.steps) ? a.steps : json_null(),
 		"exposed_min_s", min_s, "exposed_max_s", max_s, "findings",
-		best_findings(a.findings, n_first));
+		best_findings(a.findings));
 }
