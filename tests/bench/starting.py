@@ -16,6 +16,7 @@ medians.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import statistics
@@ -30,6 +31,7 @@ from harness import Lab
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 10000
 QUOTA_US_MIN = 1000  # of the kernel
+END_S = 10  # for killed processes to end
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 #include <bps.h>
@@ -110,10 +112,12 @@ class Shares:
 
     def close(self) -> None:
         """Remove the groups. Processes that still run in them end first."""
+        end = time.monotonic() + END_S
         for group in self.groups:
             for pid in (group / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-            while (group / "cgroup.procs").read_text():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            while (group / "cgroup.procs").read_text() and time.monotonic() < end:
                 time.sleep(0.01)
             group.rmdir()
 
